@@ -6,7 +6,7 @@ by, and which must be readable again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from numbers import Real
@@ -125,3 +125,13 @@ def validated(kind: type[Any], values: Mapping[str, Any]) -> Any:
 
 def _wrong(field: str, needed: str, value: object) -> InvalidField:
     return InvalidField(field, f"{needed} is needed, not {type(value).__name__}")
+
+
+def dumped(field: str, dump: Callable[[], Any]) -> Any:
+    """Return what pydantic dumps. Errors: InvalidField if what is dumped holds what it cannot."""
+    try:
+        return dump()
+    except ValueError as error:
+        problem = type(error).__name__
+    # Outside of the handler: pydantic's error may quote the value.
+    raise InvalidField(field, problem)

@@ -101,8 +101,28 @@ def moment_text(moment: datetime) -> str:
 
 
 def unshared(value: Any) -> Any:
-    """Return a copy of the dicts and lists of a value, all the way down; the rest is shared."""
-    return _unshared(value, {})
+    """Return a copy of the dicts and lists of a value, however deep; the rest is shared."""
+    made: dict[int, Any] = {}
+    # A value may be deeper than Python calls go.
+    empty: list[tuple[Any, Any]] = []
+
+    def copy_of(item: Any) -> Any:
+        kind = cast("type[object]", type(item))
+        if kind is not dict and kind is not list:
+            return item
+        if id(item) not in made:  # it may hold itself
+            made[id(item)] = kind()
+            empty.append((item, made[id(item)]))
+        return made[id(item)]
+
+    copied = copy_of(value)
+    while empty:
+        item, own = empty.pop()
+        if cast("type[object]", type(item)) is list:
+            own.extend(map(copy_of, item))
+        else:
+            own.update((name, copy_of(entry)) for name, entry in item.items())
+    return copied
 
 
 def text_of(value: object) -> str:
@@ -111,23 +131,6 @@ def text_of(value: object) -> str:
         return str.__str__(str(value))
     except Exception:  # noqa: BLE001 - foreign code, any failure
         return f"<{type(value).__name__}>"
-
-
-def _unshared(value: Any, made: dict[int, Any]) -> Any:
-    kind = cast("type[object]", type(value))
-    if kind is not dict and kind is not list:
-        return value
-    if id(value) in made:  # it may hold itself
-        return made[id(value)]
-    if kind is list:
-        items: list[Any] = []
-        made[id(value)] = items
-        items.extend(_unshared(item, made) for item in value)
-        return items
-    entries: dict[Any, Any] = {}
-    made[id(value)] = entries
-    entries.update((name, _unshared(item, made)) for name, item in value.items())
-    return entries
 
 
 def whole_text(value: str) -> str:

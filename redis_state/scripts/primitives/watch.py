@@ -122,6 +122,7 @@ class WatchScripts(ScriptRunner):
         walker: str,
         hold_ms: int,
         history: str,
+        store: str,
         all: bool,  # noqa: A002
         first_ms: int,
         step_ms: int,

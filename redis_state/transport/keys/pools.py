@@ -40,8 +40,8 @@ class PoolLayout(KeyLayout):
     def watch(self, shard: int) -> str:
         """zset: what a process must inspect -> when, in ms, and 10^13 more for what was found
         ended; ``:clock`` string: the server's time at its last change; ``:history`` hash: history,
-        walker, until: the history of the queues that its entries were compared with. 400 days after
-        a write.
+        store, walker, until: the histories of the queues and of the store's server that its entries
+        were compared with. 400 days after a write.
         """
         return watch_key(self.namespace, shard)
 
@@ -144,7 +144,8 @@ class PoolLayout(KeyLayout):
 
     def queue_history(self) -> str:
         """hash: id, picking: what distinguishes the history of the namespace's queues from one that
-        was lost; when arq's own runner picked jobs. 400 days, extended by sweepers.
+        was lost; when arq's own runner picked jobs. Likewise on the store's server, if the queues
+        have another one. 400 days, extended by sweepers.
         """
         return self._of_namespace("queues", "history")
 

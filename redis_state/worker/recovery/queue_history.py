@@ -7,6 +7,9 @@ random id in their slot. Each shard of the watch list has the history that its e
 with. If that is not the queues', the shard's tasks that are PENDING are made due soon. The sweepers
 inspect them in the usual way.
 
+Queues on a server of their own stay as they are when the store goes back to an earlier state. Then
+a task may wait again whose job has ended. So its server's history is compared in the same way.
+
 The tasks are read page by page from the index, which has the shard's slot. A page is hastened in
 each round. The shard has the new history once all its pages are hastened: a process that dies
 before leaves the work to the next. A history that changes meanwhile is found in the next round.
@@ -21,6 +24,7 @@ from time import monotonic
 
 from redis_state.models import TaskStatus
 from redis_state.primitives.lease import new_owner
+from redis_state.primitives.record import new_write_id
 from redis_state.scripts import Reply, ReplyCode
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_status import watch_entry
@@ -60,32 +64,40 @@ class QueueHistory:
         self._queue = queue
         self._picking = picking
         self._walker = new_owner()
+        # The store's server, if the queues have another one.
+        self._apart = queue.transport is not store.transport
         self._history = ""
+        self._store_history: str = ""
         self._walks: dict[int, _Walk] = {}
         self._compare_at_s = 0.0
         self.watches: bool = False
 
     @property
     def current(self) -> str:
-        """The queues' history as it was found last, "" before that."""
-        return self._history
+        """The histories as they were found last, "" before that."""
+        return " ".join(filter(None, (self._history, self._store_history)))
 
     async def run_once(self) -> bool:
         """Compare, and hasten a page of each shard that has another history.
 
-        Return whether pages are left. While nothing is lost, it is one read. Errors: BackendError.
+        Return whether pages are left. While nothing is lost, it is one read of each server. Errors:
+        BackendError.
         """
         self.watches = False
         history, picking = await self._queue.history(picking=self._picking)
-        self.watches = bool(history) and not picking
+        stores = await self._of_store() if self._apart else ""
+        self.watches = bool(history and (stores or not self._apart)) and not picking
         if not history:
             return False
-        if history != self._history or monotonic() >= self._compare_at_s:
+        found = history, stores
+        is_other = found != (self._history, self._store_history)
+        if is_other or monotonic() >= self._compare_at_s:
             self._walks = {shard: _Walk() for shard in range(WATCH_SHARDS)}
-            self._history, self._compare_at_s = history, monotonic() + _COMPARE_EVERY_S
-            known = await asyncio.gather(*map(self._known, range(WATCH_SHARDS)))
-            for shard, was in enumerate(known):
-                if was == history:
+            self._history, self._store_history = found
+            self._compare_at_s = monotonic() + _COMPARE_EVERY_S
+            compared = await asyncio.gather(*map(self._compared_with, range(WATCH_SHARDS)))
+            for shard, was in enumerate(compared):
+                if was == found:
                     del self._walks[shard]
         hastened = await asyncio.gather(*(self._hasten(*each) for each in self._walks.items()))
         for shard, count in zip(list(self._walks), hastened, strict=True):
@@ -93,9 +105,17 @@ class QueueHistory:
                 del self._walks[shard]
         return bool(self._walks)
 
-    async def _known(self, shard: int) -> str:
+    async def _of_store(self) -> str:
+        """Return the history of the store's server, "" if it does not say."""
+        reply = await self._scripts.know_history(
+            self._keys.queue_history(), id=new_write_id(), picking=False
+        )
+        return reply.text(0)
+
+    async def _compared_with(self, shard: int) -> tuple[str, str]:
         key = f"{self._keys.watch(shard)}:history"
-        return (await self._commands.hget(key, "history") or b"").decode()
+        history, stores = await self._commands.hmget(key, "history", "store")
+        return (history or b"").decode(), (stores or b"").decode()
 
     async def _hasten(self, shard: int, walk: _Walk) -> int | None:
         """Hasten a page of a shard; None if all of it is compared with this history."""
@@ -141,6 +161,7 @@ class QueueHistory:
             walker=self._walker,
             hold_ms=_HOLD_MS,
             history=self._history,
+            store=self._store_history,
             all=last,
             first_ms=max(0, round((due_s - monotonic()) * 1000)),
             step_ms=_STEP_MS,

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Any, Required, TypedDict, Unpack
 
-from redis_state.errors import InvalidTransition
+from redis_state.errors import InvalidField, InvalidTransition
 from redis_state.models import StateUpdate, TaskState, TaskStatus, UpdateType
 from redis_state.models.attributes import Attributes
 from redis_state.scripts import Announcement, Reply, ReplyCode, raw
@@ -47,7 +47,10 @@ class NewJob(TypedDict, total=False):
 
 
 def new_fields(payloads: Payloads, state: TaskState, **new: Unpack[NewJob]) -> dict[str, bytes]:
-    """Write a new task as its record's fields, with a secret of its own."""
+    """Write a new task as its record's fields, with a secret of its own.
+
+    Errors: InvalidField for a queue whose name is no text.
+    """
     job: dict[str, Any] = {"handler": new["handler"], "input": new["task_input"]}
     job["secret"] = secrets.token_urlsafe(32)
     if trace := new.get("trace"):
@@ -56,6 +59,8 @@ def new_fields(payloads: Payloads, state: TaskState, **new: Unpack[NewJob]) -> d
     fields |= job_fields(payloads.document(job, "input")) | format_fields()
     fields["finished"] = b"0"
     if queue := new.get("queue"):
+        if not isinstance(queue, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidField("queue", f"text is needed, not {type(queue).__name__}")
         fields["queue"] = raw(queue)
     if due_ms := new.get("due_ms"):
         fields["due"] = b"%d" % due_ms

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, computed_field
 
 pytest.importorskip("arq", reason="needs the worker extra")
 
-from redis_state import RedisStateStore
+from redis_state import InvalidField, RedisStateStore
 from redis_state.worker import TaskContext
 from tests.support.processes.pools import SESSION, pool
 
@@ -83,3 +83,34 @@ async def test_what_is_sent_as_a_type_is_read_as_it(store: RedisStateStore) -> N
         await client.signal(SESSION, task, "n", Counted(number=4), type=Counted)
         await client.signal(SESSION, task, "text", "half \ud800")
         assert await client.result(SESSION, task, timeout_s=60) == [8, "half \ud800"]
+
+
+class Scan(BaseModel):
+    """What it holds may be no text, and then JSON has no form of it."""
+
+    raw: bytes
+
+
+async def test_a_model_that_json_cannot_hold_is_refused_by_name_wherever_it_is_sent(
+    store: RedisStateStore,
+) -> None:
+    scan = Scan(raw=b"\xff")
+
+    async def handler(ctx: TaskContext) -> Any:
+        with pytest.raises(InvalidField, match="value"):
+            await ctx.publish_value("scan", scan)
+        request = await ctx.receive_request("scan")
+        with pytest.raises(InvalidField, match="value"):
+            await request.reply(scan)
+        await request.reply("refused")
+
+    async with pool(store, {"h": handler}) as client:
+        task = await client.submit("h", session_id=SESSION)
+        for expected in (None, Scan):
+            with pytest.raises(InvalidField, match="payload"):
+                await client.signal(SESSION, task, "scan", scan, type=expected)
+        with pytest.raises(InvalidField, match="payload"):
+            await client.request(SESSION, task, "scan", scan)
+        assert await client.request(SESSION, task, "scan") == "refused"
+        assert await client.result(SESSION, task) is None
+        assert await client.values(SESSION, task) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -143,6 +144,27 @@ async def test_what_cannot_be_submitted_is_refused_by_name(
             await client.submit(**arguments)
     assert caught.value.field == field
     assert await watched(store) == 0
+
+
+@pytest.mark.parametrize("queue", [5, b"q", ["q"]])
+async def test_a_queue_that_is_no_text_is_refused_by_name_and_nothing_is_written(
+    store: RedisStateStore, queue: Any
+) -> None:
+    async with client_of(store) as client:
+        task = await client.submit("h", session_id=SESSION)
+        wait = timedelta(hours=1)
+        for call in (
+            partial(client.submit, "h", session_id=SESSION, queue=queue),
+            partial(client.rerun, SESSION, task, queue=queue),
+            partial(client.fork, SESSION, task, queue=queue),
+            partial(client.batch, "h", 1, session_id=SESSION, after=wait, queue=queue),
+            partial(client.debounce, "h", session_id=SESSION, wait=wait, queue=queue),
+        ):
+            with pytest.raises(InvalidField) as caught:
+                await call()
+            assert caught.value.field == "queue"
+    assert [each.task_id for each in await store.list_tasks(SESSION)] == [task]
+    assert await watched(store) == 1
 
 
 async def test_ids_of_any_characters_stay_apart(store: RedisStateStore) -> None:

@@ -13,6 +13,7 @@ async def hasten(
     *entries: bytes,
     walker: str = "w",
     history: str = "h",
+    store: str = "",
     hold_ms: int = HOUR,
     last: bool = False,
 ) -> Reply:
@@ -21,6 +22,7 @@ async def hasten(
         walker=walker,
         hold_ms=hold_ms,
         history=history,
+        store=store,
         all=last,
         first_ms=1_000,
         step_ms=100,
@@ -66,3 +68,24 @@ async def test_what_is_known_is_not_hastened_again_and_another_history_is(
     assert await ask(scripts, "EXISTS", keys.watch(0)) == 0
     assert await hasten(scripts, keys, b"a", history="h2", walker="other", last=True) == ok(1)
     assert await ask(scripts, "ZCARD", keys.watch(0)) == 1
+
+
+async def test_another_history_of_the_store_is_hastened_too(scripts: Scripts, keys: Keys) -> None:
+    assert await hasten(scripts, keys, last=True, store="s") == ok(1)
+    assert await hasten(scripts, keys, b"a", store="s") == ok(1)
+    assert await ask(scripts, "EXISTS", keys.watch(0)) == 0
+    for count, store in enumerate(("s2", ""), start=1):
+        entry = b"%d" % count
+        assert await hasten(scripts, keys, entry, store=store, last=True) == ok(1)
+        assert await ask(scripts, "ZCARD", keys.watch(0)) == count
+
+
+async def test_what_an_earlier_version_compared_is_known_without_a_store(
+    scripts: Scripts, keys: Keys
+) -> None:
+    known = f"{keys.watch(0)}:history"
+    await ask(scripts, "HSET", known, "history", "h")
+    await ask(scripts, "PEXPIRE", known, HOUR)
+    assert await hasten(scripts, keys, b"a") == ok(1)
+    assert await ask(scripts, "EXISTS", keys.watch(0)) == 0
+    assert await hasten(scripts, keys, b"a", store="s") == ok(0)

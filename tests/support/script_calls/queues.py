@@ -133,6 +133,7 @@ CALLS: dict[str, Call] = {
         walker="w",
         hold_ms=HOUR,
         history="h",
+        store="",
         all=False,
         first_ms=0,
         step_ms=1,

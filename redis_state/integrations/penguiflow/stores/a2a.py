@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import aclosing
 from datetime import datetime
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -40,7 +41,7 @@ from redis_state.integrations.penguiflow.stores.a2a_tasks import (
     PenguiflowTasks,
     TaskChange,
 )
-from redis_state.serialization.fields import choice, text
+from redis_state.serialization.fields import choice, dumped, text
 from redis_state.settings import Settings, make_settings
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -73,7 +74,7 @@ class PenguiflowA2ATaskStore(StandaloneStore):
         """Create a task. Errors: ValueError if there is one of its id."""
         made = await self._tasks.create(
             text("id", task.id),
-            task.model_dump(exclude={"status"})
+            dumped("task", partial(task.model_dump, exclude={"status"}))
             | {
                 # Empty and absent differ; what is in them are entries of their own.
                 "history": None if task.history is None else [],
@@ -81,9 +82,9 @@ class PenguiflowA2ATaskStore(StandaloneStore):
             },
             context_id=text("context_id", task.context_id),
             state=_state(task.status),
-            status=task.status.model_dump(),
-            history=[message.model_dump() for message in task.history or []],
-            artifacts=[artifact.model_dump() for artifact in task.artifacts or []],
+            status=dumped("status", task.status.model_dump),
+            history=[dumped("history", each.model_dump) for each in task.history or []],
+            artifacts=[dumped("artifacts", each.model_dump) for each in task.artifacts or []],
         )
         if not made:
             raise ValueError(f"Task '{task.id}' already exists")
@@ -91,7 +92,9 @@ class PenguiflowA2ATaskStore(StandaloneStore):
 
     async def add_history(self, task_id: str, message: Message) -> None:
         """Append a message to a task's history."""
-        _known(task_id, await self._tasks.add_message(task_id, message.model_dump()))
+        _known(
+            task_id, await self._tasks.add_message(task_id, dumped("message", message.model_dump))
+        )
 
     async def update_status(
         self,
@@ -105,7 +108,7 @@ class PenguiflowA2ATaskStore(StandaloneStore):
         done = await self._tasks.set_status(
             task_id,
             state=_state(status),
-            status=status.model_dump(),
+            status=dumped("status", status.model_dump),
             final=final,
             metadata=dict(metadata or {}),
         )
@@ -123,7 +126,7 @@ class PenguiflowA2ATaskStore(StandaloneStore):
         """Add an artifact, or with ``append`` its parts to the first of its id, and publish it."""
         done = await self._tasks.add_artifact(
             task_id,
-            artifact.model_dump(),
+            dumped("artifact", artifact.model_dump),
             append=append,
             last_chunk=last_chunk,
             metadata=dict(metadata or {}),
@@ -210,7 +213,7 @@ class PenguiflowA2ATaskStore(StandaloneStore):
     ) -> TaskPushNotificationConfig:
         """Save a push configuration; one of the same id is replaced."""
         saved = await self._tasks.save_push(
-            task_id, text("config_id", config_id), config.model_dump()
+            task_id, text("config_id", config_id), dumped("config", config.model_dump)
         )
         _known(task_id, saved)
         return config.model_copy(deep=True)

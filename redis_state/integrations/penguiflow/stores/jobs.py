@@ -22,7 +22,7 @@ from penguiflow.sessions.scheduler import JobDefinition, JobRunRecord
 from redis_state.errors import BackendError, LostRace
 from redis_state.integrations.penguiflow.adapter.standalone import StandaloneStore
 from redis_state.primitives.lease import Renewal
-from redis_state.serialization.fields import text
+from redis_state.serialization.fields import dumped, text
 from redis_state.settings import Settings, make_settings
 from redis_state.stores.base import ms
 from redis_state.stores.hosts.jobs import JobClaim, JobStore, Planned
@@ -129,7 +129,7 @@ class PenguiflowJobStore(StandaloneStore):
         await self._jobs.save(
             text("job_id", job.job_id),
             text("session_id", job.session_id),
-            job.model_dump(),
+            dumped("job", job.model_dump),
             next_us=None if schedule.next_run_at is None else microseconds(schedule.next_run_at),
             interval_s=schedule.interval_s,
             enabled=job.enabled,
@@ -178,13 +178,13 @@ class PenguiflowJobStore(StandaloneStore):
         batch = self._claimed(job_id)
         held = batch.held.get(job_id)
         if held is None or held.begun or run.completed_at is not None:
-            await self._jobs.record_run(run.job_id, run.model_dump())
+            await self._jobs.record_run(run.job_id, dumped("run", run.model_dump))
             return
         held.begun = True
         with self._surviving(f"a run of job {job_id!r}"):
             try:
                 await self._jobs.begin(held.claim)
-                await self._jobs.record_run(run.job_id, run.model_dump())
+                await self._jobs.record_run(run.job_id, dumped("run", run.model_dump))
             except BackendError:
                 held.failed = True
                 raise
@@ -300,7 +300,7 @@ class PenguiflowJobStore(StandaloneStore):
 
     async def _note(self, job_id: str, status: str) -> None:
         run = JobRunRecord(job_id=job_id, completed_at=datetime.now(UTC), status=status)
-        await self._jobs.record_run(job_id, run.model_dump())
+        await self._jobs.record_run(job_id, dumped("run", run.model_dump))
 
     def _claimed(self, job_id: str) -> Batch:
         """Return what the running task has claimed; of one that has claimed nothing, with this job.
@@ -368,9 +368,8 @@ def _moved_on(job: JobDefinition, held: HeldJob) -> bool:
 
 def _content(job: JobDefinition) -> dict[str, Any]:
     """Return all of a job except what each run changes."""
-    content: dict[str, Any] = job.model_dump(
-        exclude={"updated_at": True, "schedule": {"next_run_at"}}
-    )
+    changing: Any = {"updated_at": True, "schedule": {"next_run_at"}}
+    content: dict[str, Any] = dumped("job", partial(job.model_dump, exclude=changing))
     return content
 
 

@@ -6,7 +6,7 @@ of errors name the places of a payload and what is wrong there, and never quote 
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
 
 from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError
@@ -14,6 +14,7 @@ from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError
 from redis_state.errors import InvalidField, InvalidMessage
 from redis_state.scripts import raw
 from redis_state.serialization import codec
+from redis_state.serialization.fields import dumped
 from redis_state.serialization.typed import read_as
 
 # Of JSON, for a message, a reply or a value.
@@ -25,11 +26,15 @@ _LONGEST_PLACE = 80
 
 
 def write_payload(field: str, value: Any, expected: Any = None) -> bytes:
-    """Write what is sent as JSON. Errors: InvalidField if it is not of the type, or too large."""
+    """Write what is sent as JSON.
+
+    Errors: InvalidField if it is not of the type, is a model that JSON cannot hold, or is too
+    large.
+    """
     if expected is not None:
         value = _as_type(field, value, expected)
     elif isinstance(value, BaseModel):
-        value = value.model_dump(mode="json")
+        value = dumped(field, partial(value.model_dump, mode="json"))
     data = codec.encode(value)
     if len(data) > MAX_PAYLOAD_BYTES:
         problem = f"has {len(data)} bytes as JSON, and may have {MAX_PAYLOAD_BYTES}"
@@ -70,11 +75,9 @@ def _as_type(field: str, value: Any, expected: Any) -> Any:
     try:
         checked = adapter.validate_python(value)
         # Without computed fields: its own type may refuse them.
-        return adapter.dump_python(checked, mode="json", round_trip=True)
+        return dumped(field, partial(adapter.dump_python, checked, mode="json", round_trip=True))
     except ValidationError as error:
         problems = _problems(error)
-    except ValueError as error:  # a value of the type that JSON cannot hold
-        problems = [type(error).__name__]
     raise InvalidField(field, "; ".join(problems))
 
 

@@ -23,7 +23,6 @@ from uuid import UUID
 
 from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError
 from pydantic.errors import PydanticInvalidForJsonSchema
-from pydantic_core import PydanticSerializationError
 
 from redis_state.errors import ConfigError, InvalidDecision, InvalidField
 from redis_state.serialization import codec
@@ -87,7 +86,7 @@ class PauseForm:
 def form_value(value: Any) -> Any:
     """Return a decision's value as it is stored. A pydantic model has its aliases as names."""
     if isinstance(value, BaseModel):
-        with suppress(PydanticSerializationError):
+        with suppress(ValueError):  # it holds what JSON has no form of
             return codec.plain(value.model_dump(mode="json", by_alias=True))
     return codec.plain(value)
 

@@ -232,6 +232,17 @@ FITTING: list[tuple[Any, Any, Any]] = [
 ]
 
 
+class Scan(BaseModel):
+    """What it holds may be no text, and then pydantic has no form of it in JSON."""
+
+    raw: bytes
+
+
+def test_a_model_that_pydantic_cannot_write_as_json_is_stored_like_any_other_value() -> None:
+    assert form_value(Scan(raw=b"abc")) == {"raw": "abc"}
+    assert form_value(Scan(raw=b"\xff")) == {"raw": "/w=="}
+
+
 @pytest.mark.parametrize(("schema", "value", "typed"), FITTING)
 def test_values_that_fit_come_back_as_the_type(schema: Any, value: Any, typed: Any) -> None:
     form = PauseForm.read(schema)

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from pydantic import BaseModel, model_serializer
 
 pytest.importorskip("penguiflow_a2a", reason="needs the published package")
 
@@ -15,7 +16,7 @@ from penguiflow_a2a.models import (
 )
 from penguiflow_a2a.store import InMemoryTaskStore
 
-from redis_state import Settings
+from redis_state import InvalidField, Settings
 from tests.processes.a2a.use_a2a_tasks import TASK, artifact, message
 from tests.support.penguiflow.a2a_tasks import DONE, WORKING, hear, listing, make, push, task
 
@@ -223,3 +224,28 @@ async def test_a_list_is_read_past_an_id_of_any_length(either: Any) -> None:
         token = page.next_page_token
     assert found == names[::-1]
     assert len((await listing(either, page_size=10**20)).tasks) == 3
+
+
+class _Unwritable(BaseModel):
+    @model_serializer
+    def refuse(self) -> Any:
+        raise ValueError("a secret")
+
+
+async def test_what_cannot_be_dumped_is_refused_by_name_and_nothing_is_written(
+    settings: Settings,
+) -> None:
+    bad = {"x": _Unwritable()}
+    async with make(settings) as tasks:
+        with pytest.raises(InvalidField, match=r"^task: "):
+            await tasks.create_task(task(metadata=bad))
+        assert (await listing(tasks)).tasks == []
+        await tasks.create_task(task())
+        said, part = message("a"), artifact("x", "1")
+        said.metadata = part.metadata = bad
+        with pytest.raises(InvalidField, match=r"^message: ") as refused:
+            await tasks.add_history(TASK, said)
+        assert "secret" not in str(refused.value)
+        with pytest.raises(InvalidField, match=r"^artifact: "):
+            await tasks.add_artifact(TASK, part, append=False, last_chunk=True)
+        assert await tasks.get_task(TASK) == task()

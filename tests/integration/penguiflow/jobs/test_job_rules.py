@@ -7,6 +7,7 @@ from datetime import timedelta, timezone
 from typing import Any
 
 import pytest
+from pydantic import BaseModel, model_serializer
 
 pytest.importorskip("penguiflow.sessions.scheduler", reason="needs the published package")
 
@@ -15,7 +16,7 @@ from penguiflow.sessions.scheduler import (
     JobScheduler,
 )
 
-from redis_state import Settings
+from redis_state import InvalidField, Settings
 from tests.support.penguiflow.jobs import NOW, Spawned, ids, job, make
 
 
@@ -80,3 +81,20 @@ async def test_the_scheduler_spawns_what_is_due_and_records_it(either: Any) -> N
     (often,) = [one for one in await either.list_jobs() if one.job_id == "often"]
     assert often.schedule.next_run_at is not None
     assert often.schedule.next_run_at > NOW
+
+
+class _Unwritable(BaseModel):
+    @model_serializer
+    def refuse(self) -> Any:
+        raise ValueError("a secret")
+
+
+async def test_a_job_whose_payload_cannot_be_dumped_is_refused_by_name_and_not_saved(
+    settings: Settings,
+) -> None:
+    async with make(settings) as jobs:
+        with pytest.raises(InvalidField) as refused:
+            await jobs.save_job(job("a", task_payload={"x": _Unwritable()}))
+        assert refused.value.field == "job"
+        assert "secret" not in str(refused.value)
+        assert await jobs.list_jobs() == []

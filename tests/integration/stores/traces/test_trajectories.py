@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from redis_state import RedisStateStore, Settings
@@ -77,3 +79,18 @@ async def test_any_trace_id_is_listed_as_it_is(store: RedisStateStore, trace_id:
     await store.save_trajectory(trace_id, "session", Trajectory("q"))
     assert await store.list_traces("session") == [trace_id]
     assert await store.get_trajectory(trace_id, "session") == Trajectory("q")
+
+
+async def test_a_trajectory_deeper_than_python_calls_go_is_stored_as_deep_as_json_is(
+    store: RedisStateStore,
+) -> None:
+    deep: list[Any] = []
+    for _ in range(200_000):
+        deep = [deep]
+    await store.save_trajectory("trace", "session", Trajectory("q", llm_context={"deep": deep}))
+    found = await store.get_trajectory("trace", "session")
+    assert found is not None
+    assert found.llm_context is not None
+    shown = repr(found.llm_context["deep"])
+    assert shown.strip("[]") == "'<too deep>'"
+    assert 200 < shown.count("[") < 300

@@ -78,19 +78,17 @@ class Rows:
         self._payloads = payloads
 
     def value(self, value: Any, *, field: str) -> bytes:
-        """Write a channel's value. Errors: PayloadTooLarge."""
-        return self._packed(self._serde.dumps_typed(value), field)
+        """Write a channel's value. Errors: InvalidField; PayloadTooLarge."""
+        return self._packed(self._dumped(value, field), field)
 
     def stored_value(
         self, name: bytes, value: Any, *, field: str, base: StoredValue | None
     ) -> StoredValue:
         """Write a channel's value, as a tail if most of it stands in a base.
 
-        Errors: PayloadTooLarge.
+        Errors: InvalidField; PayloadTooLarge.
         """
-        kind, written = self._serde.dumps_typed(value)
-        # It is remembered: a serializer may have a buffer that it writes again.
-        data = bytes(written)
+        kind, data = self._dumped(value, field)
         if base is not None and kind == base.kind == "msgpack":
             parts = tails.parts_of(base, data, sealed=self._payloads.seals)
             if parts is not None:
@@ -149,7 +147,7 @@ class Rows:
         whole: list[Any] = [head.parent, head.run, head.names]
         if head.namespace is not None:
             whole.append(head.namespace)
-        parts = (*self._serde.dumps_typed(document), *self._serde.dumps_typed(metadata))
+        parts = (*self._dumped(document, "checkpoint"), *self._dumped(metadata, "metadata"))
         try:
             packed = ormsgpack.packb(whole)
         except TypeError:
@@ -175,10 +173,10 @@ class Rows:
         )
 
     def write(self, write: tuple[str, Any], *, task: str, path: str) -> bytes:
-        """Write what a task wrote to a channel. Errors: PayloadTooLarge."""
+        """Write what a task wrote to a channel. Errors: InvalidField; PayloadTooLarge."""
         channel, value = write
-        kind, data = self._serde.dumps_typed(value)
-        return self._packed((task, path, channel, kind, data), f"writes.{channel}")
+        field = f"writes.{channel}"
+        return self._packed((task, path, channel, *self._dumped(value, field)), field)
 
     def read_writes(self, flat: list[bytes], *, of: str) -> list[Write]:
         """Read pending writes, in the order in which LangGraph applies them."""
@@ -223,8 +221,21 @@ class Rows:
         task, _, *rest = self._unpacked(data, of, "writes", size=5)
         return ormsgpack.packb([task, *rest])
 
+    def _dumped(self, value: Any, field: str) -> tuple[str, bytes]:
+        """Serialize a value. What the serializer raises is the user's own. Errors: InvalidField."""
+        dumped: Any = self._serde.dumps_typed(value)
+        with suppress(TypeError, ValueError):
+            kind, data = dumped
+            # A copy: a serializer may have a buffer that it writes again.
+            return kind, data if type(data) is bytes else memoryview(data).tobytes()
+        raise InvalidField(field, "the serializer did not return a kind and bytes")
+
     def _packed(self, parts: Iterable[Any], field: str) -> bytes:
-        data = ormsgpack.packb(list(parts))
+        try:
+            data = ormsgpack.packb(list(parts))
+        except ormsgpack.MsgpackEncodeError:
+            reason = "the serializer's kind, or a name, is no text without lone surrogates"
+            raise InvalidField(field, reason) from None
         self._payloads.check_size(field, len(data))
         return self._payloads.seal(data)
 
