@@ -29,7 +29,8 @@ from redis_state.transport.sending.guarantee import DEMANDED, Guarantee
 _CLOCK_S = 5.0
 _LAG_BYTES = 10_000_000
 _FULL_PART = 0.9
-_LAST_WRITES = ("aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status")
+# A replica reports once a second.
+_SILENT_S = 10
 _CERTIFICATE_DAYS = 30
 _REPLY_LIMITS = "client-output-buffer-limit"
 # Some pages of 4 MiB wait at once when the callers of one process read.
@@ -78,6 +79,7 @@ class Examination:
             ("memory", self._memory),
             ("clients", self._clients),
             ("replies", self._replies),
+            ("writes", self._writes),
             ("persistence", self._persistence),
             ("replicas", self._replicas),
             ("guarantee", self._guarantee),
@@ -114,13 +116,23 @@ class Examination:
             raise NotReported(f"the server has no setting {name}")
         return pair[1].decode()
 
-    async def _hides(self, name: str) -> bool:
-        """Return whether the server keeps a setting from this user, as services do."""
+    async def _setting_if_shown(self, name: str) -> str | None:
+        """Return a setting; None if the server keeps it from this user, as services do."""
         try:
-            await self._setting(name)
+            return await self._setting(name)
         except (CommandRefused, NotReported):
-            return True
-        return False
+            return None
+
+    async def _hides(self, name: str) -> bool:
+        return await self._setting_if_shown(name) is None
+
+    def _failed(self, status: str) -> bool:
+        """Return whether a write of the server to its disk has failed, the last time."""
+        is_of_file = status.startswith("aof_")
+        # What an appendonly file met stays in INFO once there is none.
+        if is_of_file and self._field("aof_enabled") != "1":
+            return False
+        return self._info.get(status, "ok") != "ok"
 
     async def _version(self) -> Found:
         name = "Valkey" if "valkey_version" in self._info else "Redis"
@@ -200,18 +212,58 @@ class Examination:
         else:
             yield self._sound("replies", f"{bound:,} bytes wait at most" if bound else "no limit")
 
+    async def _writes(self) -> Found:
+        if self._field("role") != "master":
+            return
+        refusals = [await self._without_disk(), await self._without_replicas()]
+        for refusal in refusals:
+            if refusal is not None:
+                yield refusal
+        if refusals == [None, None]:
+            yield self._sound("writes", "it refuses none")
+
+    async def _without_disk(self) -> Finding | None:
+        """Return that the server refuses writes, because it cannot write to its disk."""
+        if self._failed("aof_last_write_status"):
+            says = f"aof_last_write_status is {self._info['aof_last_write_status']}"
+        elif await self._stops_for_snapshots():
+            says = f"rdb_last_bgsave_status is {self._info['rdb_last_bgsave_status']}"
+        else:
+            return None
+        return self._finding(
+            "writes",
+            says,
+            "it refuses every write, as StoreFull, until it can write to its disk again",
+            "make room on its disk, and read its log",
+        )
+
+    async def _stops_for_snapshots(self) -> bool:
+        """Return whether the last snapshot failed, and the server refuses writes for that."""
+        if not self._failed("rdb_last_bgsave_status"):
+            return False
+        # The first is on by default. Without times to save at it does not hold.
+        stops = await self._setting_if_shown("stop-writes-on-bgsave-error")
+        return stops != "no" and await self._setting_if_shown("save") != ""
+
     async def _persistence(self) -> Found:
-        for field in _LAST_WRITES:
-            if self._info.get(field, "ok") != "ok":
-                yield self._finding(
-                    "persistence",
-                    f"{field} is {self._info[field]}",
-                    "the disk has refused what the server wrote: writes may be lost or refused",
-                    "make room on its disk, and read its log",
-                )
+        if self._failed("rdb_last_bgsave_status") and not await self._stops_for_snapshots():
+            yield self._finding(
+                "persistence",
+                f"rdb_last_bgsave_status is {self._info['rdb_last_bgsave_status']}",
+                "the last snapshot could not be written: the one before is as old as it is",
+                "make room on its disk, and read its log",
+            )
         if self._field("aof_enabled") != "1":
             yield await self._without_file()
             return
+        if self._failed("aof_last_bgrewrite_status"):
+            yield self._finding(
+                "persistence",
+                f"aof_last_bgrewrite_status is {self._info['aof_last_bgrewrite_status']}",
+                "the appendonly file grows until the disk is full. If appendonly was switched on "
+                "meanwhile, nothing is written to it: a restart loses all writes since",
+                "make room on its disk, read its log, and BGREWRITEAOF until it says ok",
+            )
         sync = await self._setting("appendfsync")
         if sync == "no":
             yield self._finding(
@@ -220,7 +272,7 @@ class Examination:
                 "a power cut loses what the system has not written, some 30 seconds as a rule",
                 "CONFIG SET appendfsync everysec, or always",
             )
-        else:
+        elif not self._failed("aof_last_bgrewrite_status"):
             yield self._sound("persistence", f"appendonly with appendfsync {sync}")
         async for found in self._replay():
             yield found
@@ -259,20 +311,24 @@ class Examination:
             )
 
     async def _replicas(self) -> Found:
-        count, refuses = int(self._field("connected_slaves")), await self._without_replicas()
-        if refuses is not None:
-            yield refuses
+        count = int(self._field("connected_slaves"))
         if count == 0:
-            if refuses is None:
-                yield self._sound("replicas", "it has none: its data is as safe as its disk")
+            yield self._sound("replicas", "it has none: its data is as safe as its disk")
             return
         at = int(self._field("master_repl_offset"))
         late: list[str] = []
         for number in range(count):
             replica = _split(self._field(f"slave{number}").split(","), "=")
-            behind = at - int(replica.get("offset", 0))
-            if replica.get("state") != "online" or behind > _LAG_BYTES:
-                late.append(f"{replica.get('ip')}:{replica.get('port')}")
+            behind, silent_s = at - int(replica.get("offset", 0)), int(replica.get("lag", 0))
+            if replica.get("state") != "online":
+                why = f"is {replica.get('state')}"
+            elif behind > _LAG_BYTES:
+                why = f"is {behind:,} bytes behind"
+            elif silent_s > _SILENT_S:
+                why = f"has been silent for {silent_s} s"
+            else:
+                continue
+            late.append(f"{replica.get('ip')}:{replica.get('port')} {why}")
         if late:
             yield self._finding(
                 "replicas",
@@ -287,7 +343,7 @@ class Examination:
                 "a primary that is cut off from its replicas accepts writes that are lost",
                 "CONFIG SET min-replicas-to-write 1, and min-replicas-max-lag 2",
             )
-        elif not late and refuses is None:
+        elif not late:
             yield self._sound("replicas", f"{count} in sync")
 
     async def _without_replicas(self) -> Finding | None:
@@ -296,13 +352,10 @@ class Examination:
         good = self._info.get("min_slaves_good_slaves")
         if good is None:
             return None
-        least = 1
-        with suppress(CommandRefused, NotReported):
-            least = int(await self._setting("min-replicas-to-write"))
-        if int(good) >= least:
+        if int(good) >= int(await self._setting_if_shown("min-replicas-to-write") or 1):
             return None
         return self._finding(
-            "replicas",
+            "writes",
             f"{good} replicas keep up, fewer than min-replicas-to-write",
             "it refuses every write: calls wait until their deadline",
             "bring a replica back, or CONFIG SET min-replicas-to-write 0 until there is one",
