@@ -18,7 +18,7 @@ from pydantic import SecretStr
 pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore, Settings, TaskClient
-from redis_state.doctor import Finding, Verdict, examine, server
+from redis_state.doctor import Finding, Verdict, examine, writes
 from redis_state.errors import BackendUnavailable, InvalidField, NoConnection, StoreFull
 from redis_state.rights import Role, user_rule
 from redis_state.settings import make_settings
@@ -364,7 +364,7 @@ async def test_a_rewrite_that_failed_is_found_while_there_is_an_appendonly_file(
 async def test_a_replica_that_is_connected_and_silent_is_found(
     own_url: str, admin: Sender, unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "_SILENT_S", 1)
+    monkeypatch.setattr(writes, "_SILENT_S", 1)
     for setting, value in (
         ("port", unused_tcp_port),
         ("repl-diskless-sync-delay", 0),
