@@ -165,9 +165,9 @@ class RedisStateStore(StateStoreContract):
         trajectory of it, or a binding in it. It stays while another session uses it.
 
         Memory with its key-value entries, pauses and snapshots stay: they are not kept by session.
-        Until their usual expiry, decisions on patches stay, and the numbers of each log and of each
-        task's lease. So an earlier cursor raises CursorGap, and the writes of a worker that still
-        runs an earlier task are refused.
+        Until their usual expiry the numbers of each log and of each task's lease stay. So an
+        earlier cursor raises CursorGap, and the writes of a worker that still runs an earlier task
+        are refused.
 
         Not atomic. Repeat it if it was interrupted.
         """

@@ -2,6 +2,7 @@
 -- KEYS context                  hash: version, write, order, number, hash; =<task> -> place and result
 -- KEYS patch                    hash: state, payload, expires, claim, actor, at, decision, task, order, call
 -- KEYS patches                  zset: patch_id -> expiry in us: those that wait
+-- KEYS kept                     zset: patch_id -> expiry in us: all that are kept
 -- KEYS announcement.rows        stream of the session's updates
 -- KEYS announcement.ids         hash: its ids
 -- ARGV announcement.channel     channel
@@ -29,6 +30,7 @@
 -- @include now_us
 -- @include context_basis
 -- @include context_result
+-- @include patch_keep
 -- @include record_write
 -- @include announce
 
@@ -50,7 +52,7 @@ if result == '' then
   redis.call('PEXPIRE', patch, string.format('%.0f', wait_ms + keep_ms))
   redis.call('ZADD', patches, string.format('%.0f', (now + wait_ms) * 1000), patch_id)
   redis.call('ZREMRANGEBYSCORE', patches, '-inf', string.format('(%.0f', now * 1000))
-  if redis.call('PTTL', patches) < wait_ms then redis.call('PEXPIRE', patches, wait_ms) end
+  lives(patches, wait_ms)
 else
   redis.call('HSET', patch, 'state', 'resolved', 'claim', '', 'actor', actor, 'task', task_id,
     'at', string.format('%.0f', now), 'decision', decision)
@@ -58,5 +60,6 @@ else
   version = record_write(context, { key = '' }, 'patch ' .. patch_id .. string.format(' %.0f', now), ttl_ms, {})
   context_result(context, task_id, result)
 end
+patch_keep(kept, patch_id, result == '' and wait_ms + keep_ms or keep_ms, now)
 redis.call('HSET', patch, 'call', call, 'order', string.format('%.0f', now_us()))
 return { 'OK', 1, decision, version }

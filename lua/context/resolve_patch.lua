@@ -3,6 +3,7 @@
 -- KEYS context                  hash: version, write, order, number, hash; =<task> -> place and result
 -- KEYS patch                    hash: state, payload, expires, claim, actor, at, decision, task, resolver
 -- KEYS patches                  zset: patch_id -> expiry in us: those that wait
+-- KEYS kept                     zset: patch_id -> expiry in us: all that are kept
 -- KEYS announcement.rows        stream of the session's updates
 -- KEYS announcement.ids         hash: its ids
 -- ARGV announcement.channel     channel
@@ -29,6 +30,7 @@
 -- @include now_ms
 -- @include context_basis
 -- @include context_result
+-- @include patch_keep
 -- @include record_write
 -- @include token_resolve
 -- @include announce
@@ -46,6 +48,7 @@ local reply, won = token_resolve(patch, use, now)
 if reply[1] ~= 'OK' then return reply end
 if won then
   redis.call('ZREM', patches, patch_id)
+  patch_keep(kept, patch_id, keep_ms, now)
   redis.call('HSET', patch, 'resolver', call)
 end
 if won and result ~= '' then

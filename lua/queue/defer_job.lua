@@ -1,8 +1,8 @@
--- Move a job that waits to another time: sooner, or later. One that was due and waits in its key's line leaves the
--- line until then. A repetition finds it moved.
+-- Move a job that waits to another time: sooner, or later. One that was due, and waits in its key's line or for a
+-- worker with its version, leaves there until then. A repetition finds it moved.
 -- KEYS keys.queue    zset: job id -> when it is due, in ms
--- KEYS keys.owners   hash: id -> its key and place, later:<id> -> key
--- KEYS keys.keyed    zset: key, place and id of each job that has a key, in order
+-- KEYS keys.owners   hash: id -> its lane, key and place, later:<id> -> key, parked:<task> -> id and version
+-- KEYS keys.keyed    zset: lane, key, place and id of each job that has a key or a lane, in order
 -- ARGV keys.channel  on which the queue's workers are woken
 -- ARGV id            the job's id
 -- ARGV at_ms         int: when it is due
@@ -12,15 +12,15 @@
 --   {'OK', moved}  1 if it waited there and is moved
 -- Emits nothing but a sign of life on the channel
 -- @include now_ms
--- @include job_line
 -- @include lives
 
-local now, at, key, entry = now_ms(), string.format('%.0f', at_ms), nil, nil
-if not sooner and at_ms > now then key, entry = job_line(keys.owners, id) end
-if key then
-  redis.call('ZREM', keys.keyed, entry)
-  redis.call('HDEL', keys.owners, id)
-  redis.call('HSET', keys.owners, 'later:' .. id, key)
+local now, at = now_ms(), string.format('%.0f', at_ms)
+local owner = not sooner and at_ms > now and redis.call('HGET', keys.owners, id)
+if owner then
+  local key = string.match(owner, '^v:[^;]*;([^%z]*)%z') or string.match(owner, '^([^%z]*)%z')
+  redis.call('ZREM', keys.keyed, owner .. '\0' .. id)
+  redis.call('HDEL', keys.owners, id, 'parked:' .. (string.match(id, '^(.*):%d+$') or id))
+  if key ~= '' then redis.call('HSET', keys.owners, 'later:' .. id, key) end
   redis.call('ZADD', keys.queue, at, id)
   for _, each in ipairs({ keys.queue, keys.owners }) do lives(each, math.floor(life_ms + at_ms - now)) end
   return { 'OK', 1 }

@@ -9,7 +9,7 @@
 -- ARGV under      the rate by which the caller has a place that has come; '' if it has none
 -- Returns
 --   {'OK', wait_ms, rate}  it is taken, and may be used in so many ms; by this rate
---   {'OK', wait_ms, ''}    nothing is taken: too many wait. Ask again in so many ms
+--   {'OK', wait_ms, ''}    nothing is taken: too many wait, or by too many rates. Ask again in so many ms
 -- @include now_ms
 -- @include flow_rate
 -- @include rates_read
@@ -25,15 +25,14 @@ if given then
 end
 if under == rate then return keep_reply({ 'OK', 0, rate }) end
 local found, was = rates_read(rates, name, now)
-local wait_ms, held = rate_place(found, was, rate, cost, now, given)
+local wait_ms, held, last = rate_place(found, was, rate, cost, now, given)
+if not held then return keep_reply({ 'OK', wait_ms, '' }) end
 -- A place further away than a week is given to nobody: the times in `rates` have an end.
 if wait_ms > 604800000 then return keep_reply({ 'OK', 604800000, '' }) end
 for _, each in ipairs(found) do redis.call('ZREM', rates, each.member) end
-local last = 0
-for _, each in ipairs(held) do last = math.max(last, each.full_at) end
 flow_take(rates, name, last, now)
 for _, each in ipairs(held) do
-  local full_at = held[2] and string.format('%.3f:', each.full_at) or ''
+  local full_at = (held[2] or last > each.full_at) and string.format('%.3f:', each.full_at) or ''
   local member = string.format('%s\0%s\0%s%.0f', name, each.rate, full_at, each.at)
   redis.call('ZADD', rates, string.format('%.3f', last), member)
 end

@@ -19,7 +19,7 @@ from redis_state.settings import Settings
 from redis_state.store import RedisStateStore
 from redis_state.transport.diagnostics import Diagnostics
 
-# A queue that loses its history is written again by the workers.
+# A queue that loses its history is written again by the workers. Without writes there is none.
 _REPAIRED = ("persistence", "replicas", "lifetimes")
 # Keys of each server that are examined for their lifetimes.
 SAMPLE = 20_000

@@ -34,6 +34,7 @@ SESSION: Final[dict[str, tuple[str, str]]] = {
     "context": ("context", "contexts"),
     "patch": ("patch", "context patches"),
     "patches": ("patches", ""),
+    "kept_patches": ("kept-patches", ""),
     "group": ("group", "task groups"),
     "groups": ("groups", ""),
     "group_names": ("group-names", ""),

@@ -20,7 +20,13 @@ from redis_state.agents.state.session import AgentDefinition, AgentSession
 from redis_state.agents.state.stop_signals import StopReason, StopSignal
 from redis_state.agents.storage.history import ExecutionHistory, summary_of
 from redis_state.agents.storage.session_store import SessionStore
-from redis_state.errors import InvalidField, LeaseLost, SessionBusy, SessionConflict
+from redis_state.errors import (
+    CorruptState,
+    InvalidField,
+    LeaseLost,
+    SessionBusy,
+    SessionConflict,
+)
 from redis_state.models import UpdateType
 from redis_state.models.steering import SteeringEvent
 from redis_state.scripts import Fence
@@ -33,6 +39,7 @@ from redis_state.worker.tasks.execution.inbox import Inbox, TaskCancelled
 
 _WAIT_S = 1.0
 _AGAIN_S = 0.1
+_REPEATED = (ExecutionStatus.FAILED, ExecutionStatus.STOPPED)
 
 Loops = AgentLoop | Callable[[SessionRuntime], AgentLoop]
 
@@ -81,7 +88,8 @@ def agent_handler(
 
     A task that was killed between any two steps is taken over and continues from the last completed
     step. CANCEL stops the execution as ``user_requested`` before the task is CANCELLED. PAUSE waits
-    between steps. INJECT_CONTEXT, REDIRECT and USER_MESSAGE enter the conversation.
+    between steps. INJECT_CONTEXT, REDIRECT and USER_MESSAGE enter the conversation. A retry of the
+    task executes the agent again, from the message on, if its execution has failed or was stopped.
 
     While another task executes the session, this one waits. If that execution was interrupted, this
     task steps back for ``busy_timeout_s``: it is PENDING meanwhile, because the other may need its
@@ -100,6 +108,7 @@ def agent_handler(
         chosen = loop if isinstance(loop, AgentLoop) else loop(runtime)
         run = _AgentRun(ctx, runtime, chosen, busy_timeout_s=busy_timeout_s)
         await run.prepare(session_id, definition)
+        await run.choose_execution(session_id)
         session = await run.until_done(session_id, message, lease_s)
         # The execution is stopped and saved: now the task may be cancelled.
         await ctx.checkpoint()
@@ -124,13 +133,29 @@ class _AgentRun:
         self._runtime = runtime
         self._loop = loop
         self._steering = InboxSteering(ctx.inbox)
-        self._execution_id = _execution_id(ctx.task.session_id, ctx.task.task_id)
+        self._execution_id, *_ = _execution_ids(ctx.task.session_id, ctx.task.task_id, 0)
+        self._repeats: list[str] = []
 
     async def prepare(self, session_id: str, definition: AgentDefinition | None) -> None:
         if definition is None or await self._runtime.sessions.exists(session_id):
             return
         with suppress(SessionConflict):  # another process did
             await self._runtime.create(AgentSession.fresh(definition, session_id=session_id))
+
+    async def choose_execution(self, session_id: str) -> None:
+        """Choose the first execution of the task, or that of a retry: each repeats a failed one."""
+        if not self._ctx.retries:
+            return
+        state = (await self._runtime.sessions.get(session_id)).state
+        known = await ExecutionHistory(self._runtime.sessions).all(state.agent_id)
+        if state.execution is not None:
+            known = [*known, summary_of(state)]
+        ended = {each.get("executionId"): each.get("status") for each in known}
+        task = self._ctx.task
+        for again in _execution_ids(task.session_id, task.task_id, self._ctx.retries)[1:]:
+            if ended.get(self._execution_id) in _REPEATED:
+                self._repeats.append(self._execution_id)
+                self._execution_id = again
 
     async def until_done(
         self, session_id: str, message: str | None, lease_s: float
@@ -169,6 +194,7 @@ class _AgentRun:
                 fence=fence,
                 reported=self._report,
                 yields=self._continues,
+                repeats=self._repeats,
             )
         except asyncio.CancelledError:
             if self._ctx.inbox.cancelled:
@@ -198,9 +224,11 @@ class _AgentRun:
         """
         tasks, session_id = self._ctx.store.tasks, self._ctx.task.session_id
         for task_id in await tasks.ids(session_id):
-            if _execution_id(session_id, task_id) == execution_id:
-                task = await tasks.load(session_id, task_id)
-                return task is not None and task.status.is_terminal
+            with suppress(CorruptState):
+                task = await tasks.look(session_id, task_id)
+                retries = 0 if task is None else task.retries
+                if execution_id in _execution_ids(session_id, task_id, retries):
+                    return task is not None and task.status.is_terminal
         return False
 
     async def _report(self, session: AgentSession) -> None:
@@ -254,8 +282,10 @@ def _input(ctx: TaskContext) -> tuple[str, str | None]:
     return session_id, message
 
 
-def _execution_id(session_id: str, task_id: str) -> str:
-    return derived_id("task", session_id, task_id)
+def _execution_ids(session_id: str, task_id: str, retries: int) -> list[str]:
+    """List the ids that executions of a task may have: of its first run, and of each retry."""
+    named = "task", session_id, task_id
+    return [derived_id(*named), *(derived_id(*named, f"{n + 1}") for n in range(retries))]
 
 
 def _answer_of(state: AgentState, execution_id: str) -> str:

@@ -6,7 +6,7 @@ next process begins there. A repeated step uses the same ids.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 
 from redis_state.agents.runtime.llm import Scope, Unsteered
@@ -37,6 +37,7 @@ async def run_session(
     fence: Fence | None = None,
     reported: Reporter | None = None,
     yields: Yields | None = None,
+    repeats: Sequence[str] = (),
 ) -> AgentSession:
     """Execute a session's agent to its end and return the session as it was saved last.
 
@@ -45,7 +46,8 @@ async def run_session(
     not ended is resumed, and ``message`` is added once. A name that is no UUID stands for the id
     that `execution_id_for` derives of the session and the name. Without a name an execution that
     has not ended is resumed. One of another name is stopped to make room, unless it ``yields`` to
-    it.
+    it. An execution ``repeats`` those that have failed before it: the message that one of them has
+    added is not added again, if no other message and no answer has followed it.
 
     Hold the session meanwhile (`SessionRuntime.holding`) and give its fence. Errors:
     SessionConflict after another process's save: call it again to continue from there.
@@ -54,6 +56,7 @@ async def run_session(
     """
     if execution_id is not None:
         execution_id = execution_id_for(session_id, execution_id)
+    repeated = [execution_id_for(session_id, name) for name in repeats]
     if message is not None:
         message = str(text.check(message, "message"))
     history = ExecutionHistory(runtime.sessions)
@@ -67,7 +70,7 @@ async def run_session(
     # What is over is written down before another takes its place: only then is it known as done.
     await _record(history, session.state)
     states = loop.states(
-        _with_message(_begun(session, execution_id), message),
+        _with_message(_begun(session, execution_id), message, repeated),
         definition=session.definition,
         execution_id=execution_id,
         scope=scope or Scope(session_id, 0, Unsteered()),
@@ -100,11 +103,17 @@ def _begun(session: AgentSession, execution_id: str | None) -> AgentState:
     return begin(state, execution_id) or state
 
 
-def _with_message(state: AgentState, stated: str | None) -> AgentState:
+def _with_message(state: AgentState, stated: str | None, repeated: Sequence[str]) -> AgentState:
     if stated is None or not _is_open(state):
         return state
     message_id = derived_id(_execution_of(state), "message", stated)
-    if any(message.id == message_id for message in state.store.section(MESSAGES)):
+    messages = state.store.section(MESSAGES)
+    if any(message.id == message_id for message in messages):
+        return state
+    # Without what steered the turn, and its steps: the next execution does not see those.
+    turns = (each for each in reversed(messages) if not each.is_trace)
+    last = next((each.id for each in turns if "event_id" not in each.metadata), None)
+    if last in {derived_id(execution_id, "message", stated) for execution_id in repeated}:
         return state
     return state.with_messages([Message(id=message_id, role="user", content=stated)])
 

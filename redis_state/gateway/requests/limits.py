@@ -7,9 +7,10 @@ shall hold everywhere.
 from __future__ import annotations
 
 import asyncio
+import heapq
 import math
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self, cast
@@ -95,8 +96,8 @@ class CallerUsage:
     def __init__(self, given: GatewayLimits) -> None:
         self.limits: GatewayLimits = given
         self._limits = given
-        # What each caller has left, and when that was; the caller that came last stands last.
-        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        # What each caller has left, and when that was.
+        self._left: dict[str, tuple[float, float]] = {}
         self._streams: Counter[str] = Counter()
 
     @property
@@ -110,14 +111,27 @@ class CallerUsage:
         if rate is None:
             return
         now = time.monotonic()
-        left, since = self._left.pop(caller, (burst, now))
+        left, since = self._left.get(caller, (burst, now))
         left = min(burst, left + (now - since) * rate)
         self._left[caller] = (left - 1 if left >= 1 else left), now
         if len(self._left) > _MOST_CALLERS:
-            self._left.popitem(last=False)
+            self._forget(rate, burst)
         if left < 1:
             wait = {"retry-after": str(math.ceil((1 - left) / rate))}
             raise HttpProblem(429, "too_many_requests", "too many requests", headers=wait)
+
+    def _forget(self, rate: float, burst: float) -> None:
+        """Forget a tenth of the callers: those that have their whole burst again first.
+
+        Who comes under many names does not get rid of a limit: new names are forgotten before it.
+        """
+
+        def full_at(caller: str) -> float:
+            left, since = self._left[caller]
+            return since + (burst - left) / rate
+
+        for caller in heapq.nsmallest(_MOST_CALLERS // 10, self._left, key=full_at):
+            del self._left[caller]
 
     def stream(self, caller: str) -> CountedStream:
         """Count a stream, until that is ended. Errors: HttpProblem, 429."""

@@ -20,6 +20,7 @@ class PatchKeys:
     context: str
     patch: str
     patches: str
+    kept: str
 
     @property
     def topic(self) -> str:

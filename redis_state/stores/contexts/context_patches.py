@@ -318,6 +318,7 @@ class ContextPatches:
             context=keys.context(session_id),
             patch=keys.patch(session_id, patch_id),
             patches=keys.patches(session_id),
+            kept=keys.kept_patches(session_id),
         )
 
     async def _basis(self, session_id: str) -> tuple[int, str | None]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from redis_state import limits
@@ -126,11 +127,17 @@ class ContextStore(ContextPatches):
         return int(reply.facts[0])
 
     async def clear(self, session_id: str) -> None:
-        """Delete a session's context and its patches, those that wait too."""
+        """Delete a session's context and its patches, those that wait or were decided too.
+
+        A call that repeats an earlier patch finds no outcome then: it applies the patch.
+        """
         keys, unlink = self._base.keys, self._base.scripts.unlink
-        for patch_id in await self._base.records.members(keys.patches(session_id)):
+        # Of patches that an earlier release has made only those that wait are listed.
+        indexes = keys.patches(session_id), keys.kept_patches(session_id)
+        listed = [await self._base.records.members(index) for index in indexes]
+        for patch_id in dict.fromkeys(chain.from_iterable(listed)):
             await unlink(keys.patch(session_id, patch_id))
-        for key in (keys.patches(session_id), keys.context(session_id)):
+        for key in (*indexes, keys.context(session_id)):
             await unlink(key)
 
     async def _write(

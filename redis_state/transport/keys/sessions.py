@@ -103,6 +103,12 @@ class SessionLayout(KeyLayout):
         """zset: patch_id -> expiry in us: patches that wait for a decision. As long as the last."""
         return self._key("session_id", session_id, "patches")
 
+    def kept_patches(self, session_id: str) -> str:
+        """zset: patch_id -> expiry in us: all patches, those that were decided too. As long as the
+        last.
+        """
+        return self._key("session_id", session_id, "kept-patches")
+
     def oauth_token(self, user_id: str, provider: str) -> str:
         """text: a user's OAuth token for a provider, sealed or not. Until the token expires,
         `oauth_token_ttl` if it does not.

@@ -28,7 +28,7 @@ from redis_state.archive.working import WorkingArchivers
 from redis_state.errors import BackendError
 from redis_state.store import RedisStateStore
 from redis_state.stores.archive_list import RecordList
-from redis_state.worker.observe.stats import WorkerStats
+from redis_state.worker.observe.stats import SHOWN_PERIODS, WorkerStats
 
 T = TypeVar("T")
 
@@ -36,6 +36,7 @@ log: logging.Logger = logging.getLogger(__name__)
 
 _PAUSE_S = 1.0
 _COUNT_EVERY_S = 15.0
+_SHOWN_S = SHOWN_PERIODS * _COUNT_EVERY_S
 _RETAIN_EVERY_S = 60.0
 # Of a lifetime: who has waited for longer is late.
 _LATE = 0.25
@@ -103,7 +104,9 @@ class _Archivers:
         counts.update(records.counts)
         return ArchiveRound(counts, postponed=bool(postponed), more=more and not postponed)
 
-    async def count(self, stats: WorkerStats | None) -> tuple[float, ArchiveBacklog]:
+    async def count(
+        self, stats: WorkerStats | None, *, shown_s: float
+    ) -> tuple[float, ArchiveBacklog]:
         """Count what waits; return it, and for how long the first of what is due is, in seconds.
 
         What was looked at is kept from expiring, and due later: what an archive refuses, or what
@@ -113,13 +116,13 @@ class _Archivers:
         await self._waiting.strike_unlisted()
         backlog = await self._waiting.backlog()
         if stats is not None:
-            stats.archive_backlog = backlog.tasks, backlog.age_s
-            stats.sessions_behind = backlog.sessions
+            stats.archive_backlog.put((backlog.tasks, backlog.age_s), for_s=shown_s)
+            stats.sessions_behind.put(backlog.sessions, for_s=shown_s)
         if self._records is not None:
             lists.append(self._listed.watch)
             records = await self._listed.backlog()
             if stats is not None:
-                stats.record_backlog = records.records, records.oldest_s
+                stats.record_backlog.put((records.records, records.oldest_s), for_s=shown_s)
         return max(await asyncio.gather(*(each.overdue_s() for each in lists))), backlog
 
 
@@ -220,7 +223,7 @@ async def archive_regularly(
     pace, lateness = Pace(share or 1.0), _Lateness(store, archives=share > 0)
     archivers = _Archivers(store, archive, pace)
     retention, counting = _RetentionRounds(store, archive, stats), _Part("counting what waits")
-    counted_at, done = -_COUNT_EVERY_S, ArchiveRound()
+    counted_at, done, round_s = -_COUNT_EVERY_S, ArchiveRound(), 0.0
     signs, signing = WorkingArchivers(store), _Part("the sign that this process archives")
     try:
         while True:
@@ -228,14 +231,18 @@ async def archive_regularly(
             if share:
                 await signing.tried(signs.sign())
             if share and not resting:
+                began_at = monotonic()
                 done = await archivers.run_once()
+                round_s = monotonic() - began_at
                 if stats is not None:
                     stats.archived.update(done.counts)
             if share and not resting and not done.postponed:
                 retention.begin()
             if monotonic() - counted_at >= _COUNT_EVERY_S:
                 counted_at = monotonic()
-                waits = await counting.tried(archivers.count(stats))
+                # Nothing is counted during a round, which may be a long one.
+                shown_s = max(_SHOWN_S, SHOWN_PERIODS * round_s)
+                waits = await counting.tried(archivers.count(stats, shown_s=shown_s))
                 if waits is not None:
                     lateness.look(*waits)
             if lateness.late and done.more:

@@ -105,6 +105,11 @@ class TaskContext(ContextMessaging, ContextPauses, ContextChildren):
         return self._started.attempts
 
     @property
+    def retries(self) -> int:
+        """The number of times that a retry has reopened the task."""
+        return self._started.retries
+
+    @property
     def forked(self) -> bool:
         """Whether the task is a fork: what is recorded of it began as another task's."""
         return self._started.forked

@@ -8,9 +8,10 @@ import asyncio
 
 from redis_state.store import RedisStateStore
 from redis_state.stores.durable_events.waiting import EventList
-from redis_state.worker.observe.stats import WorkerStats
+from redis_state.worker.observe.stats import SHOWN_PERIODS, WorkerStats
 
 _COUNT_EVERY_S = 15.0
+_SHOWN_S = SHOWN_PERIODS * _COUNT_EVERY_S
 _RETAIN_EVERY_S = 3600.0
 
 
@@ -20,7 +21,7 @@ async def count_events_regularly(store: RedisStateStore, stats: WorkerStats) -> 
     waiting = EventList(store.base)
     while True:
         backlog = await waiting.backlog()
-        stats.event_backlog = backlog.traces, backlog.oldest_s
+        stats.event_backlog.put((backlog.traces, backlog.oldest_s), for_s=_SHOWN_S)
         await asyncio.sleep(_COUNT_EVERY_S)
 
 

@@ -1,7 +1,8 @@
 """Prometheus metrics of a worker process. Needs the extra ``prometheus``.
 
 The numbers are the worker's counters, read at each scrape. A scrape costs a task nothing and never
-waits for the server. Open pauses are counted in the background, every 15 seconds.
+waits for the server. What is counted at the server is counted in the background. Its series are
+missing before the first count, and once the last count is five periods old.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from prometheus_client import CollectorRegistry, start_http_server
@@ -25,7 +26,7 @@ from prometheus_client.registry import Collector
 
 from redis_state.errors import BackendError
 from redis_state.store import RedisStateStore
-from redis_state.worker.observe.stats import Histogram, WorkerStats
+from redis_state.worker.observe.stats import SHOWN_PERIODS, Histogram, WorkerStats
 from redis_state.worker.observe.tracing import dropped
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -33,6 +34,7 @@ log: logging.Logger = logging.getLogger(__name__)
 # Seconds. How many pauses are open for longer than each of them.
 PAUSE_AGES = (0, 60, 300, 1800, 3600, 21_600, 86_400)
 _COUNT_EVERY_S = 15.0
+_SHOWN_S = SHOWN_PERIODS * _COUNT_EVERY_S
 
 # Counts open pauses: how many are older than each of the ages given, in seconds.
 CountPauses = Callable[[RedisStateStore, Sequence[float]], Awaitable[Sequence[int]]]
@@ -60,7 +62,7 @@ class ArchiveMetrics(Collector):
         yield from self._of_archive()
 
     def _of_archive(self) -> Iterator[Metric]:
-        stats, backlog = self.stats, self.stats.archive_backlog
+        stats, backlog = self.stats, self.stats.archive_backlog.value
         if stats.archived:
             yield self._counter(
                 "archived",
@@ -85,13 +87,14 @@ class ArchiveMetrics(Collector):
                 "Seconds that the first of them waits, or that the first session is behind.",
                 {(): backlog[1]},
             )
+        behind = stats.sessions_behind.value
+        if behind is not None:
             yield self._gauge(
                 "archive_sessions_behind",
                 "Sessions with updates that could not be archived when they were due.",
-                {(): stats.sessions_behind},
+                {(): behind},
             )
-
-        records = self.stats.record_backlog
+        records = stats.record_backlog.value
         if records is not None:
             yield self._gauge(
                 "archive_records_backlog",
@@ -149,7 +152,6 @@ class WorkerMetrics(ArchiveMetrics):
 
     max_tasks: int
     refused: Callable[[], int]
-    pauses: Mapping[float, int] = field(default_factory=dict[float, int])
 
     def _families(self) -> Iterator[Metric]:
         stats = self.stats
@@ -209,8 +211,9 @@ class WorkerMetrics(ArchiveMetrics):
         yield from self._of_queues()
         yield from self._of_archive()
         yield from self._of_events()
-        if self.pauses:
-            ages = {f"{age:g}": count for age, count in self.pauses.items()}
+        pauses = stats.open_pauses.value
+        if pauses is not None:
+            ages = {f"{age:g}": count for age, count in pauses.items()}
             yield self._gauge(
                 "open_pauses",
                 "Pauses that are open for longer than the label.",
@@ -219,7 +222,7 @@ class WorkerMetrics(ArchiveMetrics):
             )
 
     def _of_queues(self) -> Iterator[Metric]:
-        found = self.stats.queues
+        found = self.stats.queues.value or {}
         for name, text, values in (
             ("waiting", "Tasks that are due.", {each: of.waiting for each, of in found.items()}),
             ("later", "Tasks that are put off.", {each: of.later for each, of in found.items()}),
@@ -234,12 +237,12 @@ class WorkerMetrics(ArchiveMetrics):
         yield self._gauge(
             "queue_workers",
             "Live workers of the namespace that take tasks of the queue.",
-            self.stats.queue_workers,
+            self.stats.queue_workers.value or {},
             "queue",
         )
 
     def _of_events(self) -> Iterator[Metric]:
-        backlog = self.stats.event_backlog
+        backlog = self.stats.event_backlog.value
         if backlog is not None:
             yield self._gauge(
                 "durable_events_backlog",
@@ -290,17 +293,15 @@ class Served:
             self._server.server_close()
 
 
-async def count_regularly(
-    store: RedisStateStore, metrics: WorkerMetrics, count: CountPauses
-) -> None:
+async def count_regularly(store: RedisStateStore, stats: WorkerStats, count: CountPauses) -> None:
     """Count the open pauses every now and then, until cancelled."""
     while True:
         try:
             counts = await count(store, PAUSE_AGES)
-            metrics.pauses = dict(zip(PAUSE_AGES, counts, strict=True))
+            stats.open_pauses.put(dict(zip(PAUSE_AGES, counts, strict=True)), for_s=_SHOWN_S)
         except BackendError as error:
             log.debug("the open pauses were not counted: %s", error)
-        except Exception as error:  # noqa: BLE001 - the metric stays as it was
+        except Exception as error:  # noqa: BLE001 - it is counted again
             dropped(error)
         await asyncio.sleep(_COUNT_EVERY_S)
 

@@ -12,12 +12,18 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Generic, TypeVar
 
 # Seconds. From a queue that is nearly empty to one that nobody empties.
 WAIT_BOUNDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 RUN_BOUNDS = (0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0)
+# What was not counted for so many of its periods is shown no more: during an outage of the server
+# its last value would keep alerts from firing, or keep them firing.
+SHOWN_PERIODS = 5
 # A task may name any handler; a name that no worker knows must not make a series of its own.
 UNKNOWN = "(unknown)"
+
+T = TypeVar("T")
 
 
 class RunOutcome(StrEnum):
@@ -85,6 +91,23 @@ class QueueCounts:
     oldest_s: float
 
 
+class Counted(Generic[T]):
+    """What was counted at the server, until it is too old. Safe to ask in another thread."""
+
+    def __init__(self) -> None:
+        self._found: tuple[T, float] | None = None
+
+    def put(self, found: T, *, for_s: float) -> None:
+        """Record a count, which is shown for so long."""
+        self._found = found, time.monotonic() + for_s
+
+    @property
+    def value(self) -> T | None:
+        """What was counted last; None if nothing was, or too long ago."""
+        found = self._found
+        return None if found is None or time.monotonic() > found[1] else found[0]
+
+
 class WorkerStats:
     """The numbers of one worker process since it started."""
 
@@ -105,16 +128,18 @@ class WorkerStats:
         self.retained: Counter[str] = Counter()
         # Tasks that wait to be archived, and for how many seconds the first of them, or the first
         # of the sessions that are behind.
-        self.archive_backlog: tuple[int, float] | None = None
-        self.sessions_behind: int = 0
+        self.archive_backlog: Counted[tuple[int, float]] = Counted()
+        self.sessions_behind: Counted[int] = Counted()
         # Records of other classes, likewise.
-        self.record_backlog: tuple[int, float] | None = None
+        self.record_backlog: Counted[tuple[int, float]] = Counted()
         # Traces with events that PostgreSQL lacks, and for how many seconds the first of them.
-        self.event_backlog: tuple[int, float] | None = None
+        self.event_backlog: Counted[tuple[int, float]] = Counted()
         # What is in each queue of the namespace.
-        self.queues: Mapping[str, QueueCounts] = {}
+        self.queues: Counted[Mapping[str, QueueCounts]] = Counted()
         # How many live workers take tasks of each of them.
-        self.queue_workers: Mapping[str, int] = {}
+        self.queue_workers: Counted[Mapping[str, int]] = Counted()
+        # How many pauses are open for longer than each of some ages, in seconds.
+        self.open_pauses: Counted[Mapping[float, int]] = Counted()
         self._running: dict[int, RunningTask] = {}
 
     @property

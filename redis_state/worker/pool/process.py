@@ -228,7 +228,7 @@ class WorkerProcess:
             log.exception("this worker has no metrics")
             return {}
         return {
-            "pauses": lambda: count_regularly(self.store, metrics, pauses_older_than),
+            "pauses": lambda: count_regularly(self.store, self.stats, pauses_older_than),
             "queues": lambda: count_queues_regularly(
                 self.store, self.queue, self.stats, serves=config.about.queues
             ),

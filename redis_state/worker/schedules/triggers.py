@@ -19,10 +19,10 @@ from redis_state.errors import InvalidField
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
+_SECOND = timedelta(seconds=1)
 # They mean another zone on each machine.
 _LOCAL_ZONES = {"localtime", "Factory"}
 _FIRST_SPAN_MS = 1_000
-_WITH_SECONDS = 6
 _WIDER = 8
 # The first time that a cron expression can be counted from, and the last that datetime can hold,
 # in every zone.
@@ -78,23 +78,76 @@ class Cron:
 
     def later_than(self, after_ms: int) -> Iterator[int]:
         """Yield the moments later than that, in order."""
-        last_ms = after_ms
+        after = from_ms(after_ms)
+        # The seconds, minutes and hours.
+        is_fixed = not any(each.startswith("*") for each in self.expression.split()[:-3])
+        found = self._fixed(after) if is_fixed else self._shown(after)
         try:
-            for local in self._simulate(from_ms(after_ms).astimezone(self.zone)):
-                at_ms = to_ms(local.astimezone(UTC))
-                # In a repeated hour the library may begin with its first pass, which is over.
-                if at_ms > last_ms:
-                    yield at_ms
-                    last_ms = at_ms
+            for moment in found:
+                yield to_ms(moment)
         except OverflowError:  # the calendar has ended
             return
 
-    def _simulate(self, begin: datetime) -> CronSim:
-        found, fields = CronSim(self.expression, begin), self.expression.split()
-        if len(fields) == _WITH_SECONDS and not any(each.startswith("*") for each in fields[:3]):
-            # The library does so for five fields alone.
-            found.fixup_tz, found.dt = self.zone, found.dt.replace(tzinfo=None)
-        return found
+    def _fixed(self, after: datetime) -> Iterator[datetime]:
+        """Yield the first moments at which the clocks show a time of the expression or a later."""
+        last = after
+        for wall in self._walls(after.astimezone(self.zone).replace(tzinfo=None)):
+            first, second = self._moments(wall)
+            moment = first if first <= second else self._change(second, first)
+            # Several times that are skipped come as one.
+            if moment > last:
+                yield moment
+                last = moment
+
+    def _shown(self, after: datetime) -> Iterator[datetime]:
+        """Yield the moments at which the clocks show a time of the expression."""
+        last = after
+        begin = after.astimezone(self.zone).replace(tzinfo=None)
+        first, second = self._moments(begin.replace(microsecond=0))
+        # When the clocks go back to what they have shown, and show ``begin`` again.
+        back = self._change(first, second) if first <= last < second else None
+        while True:
+            for wall in self._walls(begin):
+                first, second = self._moments(wall)
+                if first > second:
+                    continue  # it is skipped
+                moment = first if first > last else second
+                if moment <= last:
+                    continue
+                if back is not None and moment >= back:
+                    break
+                yield moment
+                last = moment
+                if first == moment < second:
+                    back = self._change(first, second)
+            if back is None:
+                return
+            # Once more from there: the library passes each time by the clocks once.
+            last = max(last, back - _SECOND)
+            begin, back = back.astimezone(self.zone).replace(tzinfo=None) - _SECOND, None
+
+    def _walls(self, begin: datetime) -> CronSim:
+        """Return the times by the clocks that are later, of a zone without changes."""
+        return CronSim(self.expression, begin)
+
+    def _moments(self, wall: datetime) -> tuple[datetime, datetime]:
+        """Return when the clocks show a time: before a change of them, and after it.
+
+        Both are one unless the time is repeated. One that is skipped has the second first.
+        """
+        shown = wall.replace(tzinfo=self.zone)
+        return shown.astimezone(UTC), shown.replace(fold=1).astimezone(UTC)
+
+    def _change(self, before: datetime, after: datetime) -> datetime:
+        """Return the first moment after the change of the clocks that is between two moments."""
+        offset = before.astimezone(self.zone).utcoffset()
+        while after - before > _SECOND:
+            middle = before + (after - before) // (2 * _SECOND) * _SECOND
+            if middle.astimezone(self.zone).utcoffset() == offset:
+                before = middle
+            else:
+                after = middle
+        return after
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,8 @@ class StartedRun:
     older may be an earlier task's of the id, whose record has expired. ``secret`` is what the
     tokens of its pauses and the ids of its children are made from. One that is ``isolated`` is not
     cancelled with its ``parent``. One that is ``forked`` has decisions of another task in its
-    journal. ``void`` names the steering events of before it was reopened.
+    journal. ``void`` names the steering events of before it was reopened, which it was ``retries``
+    times.
     """
 
     held: HeldLease
@@ -67,6 +68,7 @@ class StartedRun:
     forked: bool = False
     in_turn: bool = False
     crashes: int = 0
+    retries: int = 0
     handed_back: HandedBack = field(default_factory=HandedBack)
     void: Sequence[str] = ()
     attributes: dict[str, AttributeValue] = field(default_factory=dict[str, AttributeValue])
@@ -159,6 +161,7 @@ def _read(
         # Counted up by `start_task` when it takes over, and set back by a clean end of a run.
         taken_over=found.crashes > 0,
         crashes=found.crashes,
+        retries=found.retries,
         handed_back=HandedBack.read(record.fields.get("handed_back"), retry=found.retries),
         trace=carried(job.get("trace")),
         queue=found.queue,

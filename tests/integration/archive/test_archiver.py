@@ -260,8 +260,8 @@ async def test_a_worker_counts_what_it_archives_and_what_waits(
     await eventually(lambda: stats.archived["tasks"] == 1, "it is archived")
     assert stats.archived["updates"] == len(await live.list_updates(SESSION))
     # It is counted after the round that has archived it.
-    await eventually(lambda: stats.archive_backlog is not None, "it is counted")
-    assert (stats.archive_backlog or (0, 0.0))[0] == 1
+    await eventually(lambda: stats.archive_backlog.value is not None, "it is counted")
+    assert (stats.archive_backlog.value or (0, 0.0))[0] == 1
     running.cancel()
     await asyncio.wait({running})
     assert await archived(archive) == await expected(live, task)

@@ -33,7 +33,7 @@ from redis_state.testing import eventually
 from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker.archiving import loop as archiving_loop
 from redis_state.worker.archiving.loop import archive_regularly
-from redis_state.worker.observe.stats import WorkerStats
+from redis_state.worker.observe.stats import Counted, WorkerStats
 from tests.support.commands import begin, end
 from tests.support.processes.pools import SESSION
 from tests.support.servers.ports import free_port
@@ -138,13 +138,13 @@ async def test_a_worker_without_a_share_only_counts_and_says_what_may_expire(
             running = asyncio.create_task(
                 archive_regularly(live, open_archive(settings), stats=stats)
             )
-            await eventually(lambda: stats.archive_backlog is not None, "it is counted")
+            await eventually(lambda: stats.archive_backlog.value is not None, "it is counted")
             if not aside:
                 await eventually(lambda: bool(caplog.messages), "it is said")
         running.cancel()
         await asyncio.wait({running})
-        assert stats.archive_backlog is not None
-        waiting, oldest_s = stats.archive_backlog
+        assert stats.archive_backlog.value is not None
+        waiting, oldest_s = stats.archive_backlog.value
         assert (waiting, oldest_s >= 3_600) == (1, True)
         pytest.importorskip("prometheus_client", reason="needs the prometheus extra")
         from redis_state.worker.observe.metrics import ArchiveMetrics  # noqa: PLC0415 - as above
@@ -221,8 +221,8 @@ async def test_a_long_round_of_retention_keeps_nothing_back(
     task = await ended(live)
     await ArchiveList(live).enlist(SESSION, task)
     await eventually(lambda: stats.archived["tasks"] == 1, "the task is archived")
-    stats.archive_backlog = None
-    await eventually(lambda: stats.archive_backlog is not None, "what waits is counted")
+    stats.archive_backlog = Counted()
+    await eventually(lambda: stats.archive_backlog.value is not None, "what waits is counted")
     running.cancel()
     await asyncio.wait({running})
     assert (begun, ends) == (["round"], ["round", "archive"])
@@ -271,7 +271,7 @@ async def test_trouble_with_records_keeps_no_count_nor_task_back(
         stats = WorkerStats()
         running = asyncio.create_task(archive_regularly(live, open_archive(settings), stats=stats))
         await eventually(lambda: stats.archived["tasks"] == 1, "the task is counted as archived")
-        await eventually(lambda: stats.archive_backlog is not None, "what waits is counted")
+        await eventually(lambda: stats.archive_backlog.value is not None, "what waits is counted")
         running.cancel()
         await asyncio.wait({running})
         assert await archived(archive) == await expected(live, task)

@@ -187,7 +187,7 @@ async def test_a_session_that_is_behind_for_ever_takes_no_rest_away(
     await eventually(lambda: stats.archived["looked"] >= tasks, "all are looked at")
     running.cancel()
     await asyncio.wait({running})
-    assert (stats.sessions_behind, hurried) == (1, [])
+    assert (stats.sessions_behind.value, hurried) == (1, [])
 
 
 async def test_what_an_archiver_of_an_earlier_version_has_copied_is_not_behind(
@@ -203,10 +203,10 @@ async def test_what_an_archiver_of_an_earlier_version_has_copied_is_not_behind(
     running = asyncio.create_task(
         archive_regularly(live, open_archive(live.settings), stats=stats, share=0.0)
     )
-    await eventually(lambda: stats.archive_backlog is not None, "it is counted")
+    await eventually(lambda: stats.archive_backlog.value is not None, "it is counted")
     running.cancel()
     await asyncio.wait({running})
-    assert (stats.sessions_behind, stats.archive_backlog, await behind_since(live)) == (
+    assert (stats.sessions_behind.value, stats.archive_backlog.value, await behind_since(live)) == (
         0,
         (0, 0),
         0,

@@ -310,12 +310,12 @@ async def test_a_worker_archives_and_counts_them(
     await records_due(live)
     stats = WorkerStats()
     running = asyncio.create_task(archive_regularly(live, open_archive(archiving), stats=stats))
-    await eventually(lambda: stats.record_backlog is not None, "it is counted")
+    await eventually(lambda: stats.record_backlog.value is not None, "it is counted")
     running.cancel()
     await asyncio.wait({running})
     assert stats.archived["trajectories"] == 1
-    assert stats.record_backlog is not None
-    assert stats.record_backlog[0] == 1
+    assert stats.record_backlog.value is not None
+    assert stats.record_backlog.value[0] == 1
     assert len(await kept(archive)) == 1
 
 

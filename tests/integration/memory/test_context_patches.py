@@ -48,6 +48,26 @@ async def stated(store: RedisStateStore) -> list[tuple[str, str]]:
     ]
 
 
+async def test_a_context_that_is_cleared_leaves_no_patch(store: RedisStateStore) -> None:
+    contexts = store.contexts
+    await contexts.apply_context_patch("s", patch("applied"), patch_id="applied")
+    for name in ("waits", "approved", "rejected"):
+        await contexts.apply_context_patch("s", patch(name), strategy=GATED, patch_id=name)
+    await contexts.apply_pending_patch("s", "approved")
+    await contexts.reject_pending_patch("s", "rejected")
+    assert len([key for key in await keys_of(store) if "}:patch:" in key]) == 4
+    await contexts.clear("s")
+    left = {key.partition("}:")[2].partition(":")[0] for key in await keys_of(store)}
+    assert left == {"updates"}
+    assert await contexts.pending_patches("s") == {}
+    # So a later patch of a name is a new one.
+    again = await contexts.apply_context_patch("s", patch("applied"), patch_id="applied")
+    assert again.status == "applied"
+    context = await contexts.load("s")
+    assert context is not None
+    assert list(context.background_results) == ["applied"]
+
+
 async def test_an_applied_patch_becomes_its_tasks_result(store: RedisStateStore) -> None:
     contexts = store.contexts
     for strategy in (MergeStrategy.APPEND, MergeStrategy.REPLACE):

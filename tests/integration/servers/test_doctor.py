@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shlex
-from collections.abc import AsyncIterator
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -16,8 +18,8 @@ from pydantic import SecretStr
 pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore, Settings, TaskClient
-from redis_state.doctor import Finding, Verdict, examine
-from redis_state.errors import BackendUnavailable, InvalidField, NoConnection
+from redis_state.doctor import Finding, Verdict, examine, writes
+from redis_state.errors import BackendUnavailable, InvalidField, NoConnection, StoreFull
 from redis_state.rights import Role, user_rule
 from redis_state.settings import make_settings
 from redis_state.testing import eventually
@@ -40,6 +42,7 @@ pytestmark = pytest.mark.server
 _BUFFERS = "client-output-buffer-limit"
 _ROOM = ("--maxmemory", "1gb")
 _SHORT = {"call_timeout_s": 0.3}
+_DISK = ("writes", "persistence")
 
 
 @pytest.fixture
@@ -71,7 +74,7 @@ async def test_a_sound_server_has_no_finding_and_an_answer_to_each_question(
     assert {each.state for each in found} == {Verdict.SOUND}
     assert {each.question for each in found} == {
         *("version", "role", "memory", "persistence", "replicas", "clock", "lifetimes"),
-        *("rights", "queue", "jobs", "tasks", "clients", "replies"),
+        *("rights", "queue", "jobs", "tasks", "clients", "replies", "writes"),
     }
 
 
@@ -266,14 +269,132 @@ async def test_a_primary_that_refuses_writes_for_want_of_replicas_is_found(
         with pytest.raises(BackendUnavailable, match="too few replicas"):
             await store.save_update(make_update("one"))
     found = await findings(own_url)
-    assert list(found) == ["replicas"]
-    assert found["replicas"].says == "0 replicas keep up, fewer than min-replicas-to-write"
+    assert list(found) == ["writes"]
+    assert found["writes"].says == "0 replicas keep up, fewer than min-replicas-to-write"
     user, *words = user_rule(settings_of(own_url), Role.APP).words()
     await admin.send("ACL", "SETUSER", user, *words, ">pw", repeatable=True)
     narrow = await findings(own_url.replace("unix://", f"unix://{user}:pw@"))
-    assert list(narrow) == ["replicas"]
+    assert list(narrow) == ["writes"]
     await admin.send("CONFIG", "SET", "min-replicas-to-write", 0, repeatable=True)
     assert await findings(own_url) == {}
+
+
+async def lose_replicas(admin: Sender, _: Path) -> None:
+    await admin.send("CONFIG", "SET", "min-replicas-to-write", 1, repeatable=True)
+
+
+async def lose_snapshots(admin: Sender, directory: Path) -> None:
+    # A folder stands where the file would.
+    (directory / "dump.rdb" / "x").mkdir(parents=True)
+    await admin.send("BGSAVE", repeatable=True)
+    await _becomes(admin, "rdb_last_bgsave_status", "err")
+
+
+async def lose_the_disk(admin: Sender, directory: Path) -> None:
+    """Have the server begin an appendonly file on a disk that is full."""
+    (directory / "appendonlydir" / "appendonly.aof.2.incr.aof").symlink_to("/dev/full")
+    await admin.send("BGREWRITEAOF", repeatable=True)
+    await admin.send("SET", "t:k", "x", "PX", 60_000, repeatable=True)
+    await _becomes(admin, "aof_last_write_status", "err")
+
+
+async def lose_rewrites(admin: Sender, directory: Path) -> None:
+    (directory / "appendonlydir" / "appendonly.aof.2.base.rdb" / "x").mkdir(parents=True)
+    await admin.send("BGREWRITEAOF", repeatable=True)
+    await _becomes(admin, "aof_last_bgrewrite_status", "err")
+
+
+async def _becomes(admin: Sender, field: str, value: str) -> None:
+    async def stands() -> bool:
+        stated: bytes = await admin.send("INFO", "persistence", repeatable=True)
+        return f"{field}:{value}\r".encode() in stated
+
+    await eventually(stands, f"{field} is {value}")
+
+
+@pytest.mark.parametrize("lose", [lose_replicas, lose_snapshots, lose_the_disk])
+async def test_a_server_that_refuses_writes_is_found_also_if_it_is_the_queues_own(
+    own_url: str, admin: Sender, lose: Callable[[Sender, Path], Awaitable[None]]
+) -> None:
+    assert admin.connections
+    options = ("--appendonly", "yes", "--save", "3600 1", *_ROOM)
+    with short_directory() as directory, run_server(directory, *options) as url:
+        assert await findings(own_url, queue_url=SecretStr(url)) == {}
+        async with sender_to(url) as its:
+            await lose(its, directory)
+            with pytest.raises((BackendUnavailable, StoreFull)):
+                await its.send("SET", "t:l", "x", "PX", 1, repeatable=True, timeout_s=0.3)
+        for found in (await findings(url), await findings(own_url, queue_url=SecretStr(url))):
+            assert list(found) == ["writes"]
+            assert found["writes"].server == url
+            assert "refuses every write" in found["writes"].means
+
+
+async def test_a_snapshot_that_failed_is_found_where_no_write_is_refused_for_it() -> None:
+    with (
+        short_directory() as directory,
+        run_server(directory, "--appendonly", "yes", *_ROOM) as url,
+    ):
+        async with sender_to(url) as admin:
+            await lose_snapshots(admin, directory)
+        found = await findings(url)
+        assert list(found) == ["persistence"]
+        assert found["persistence"].says == "rdb_last_bgsave_status is err"
+
+
+async def test_a_rewrite_that_failed_is_found_while_there_is_an_appendonly_file() -> None:
+    with (
+        short_directory() as directory,
+        run_server(directory, "--appendonly", "yes", *_ROOM) as url,
+    ):
+        async with sender_to(url) as admin:
+            await lose_rewrites(admin, directory)
+            answers = [each for each in await examine(settings_of(url)) if each.question in _DISK]
+            assert [(each.question, each.state) for each in answers] == [
+                ("writes", Verdict.SOUND),
+                ("persistence", Verdict.FINDING),
+            ]
+            assert answers[1].says == "aof_last_bgrewrite_status is err"
+            # What it says of a file that is no more matters to nobody.
+            await admin.send("CONFIG", "SET", "appendonly", "no", repeatable=True)
+            found = (await findings(url))["persistence"]
+            assert found.says == "appendonly is no"
+
+
+async def test_a_replica_that_is_connected_and_silent_is_found(
+    own_url: str, admin: Sender, unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writes, "_SILENT_S", 1)
+    for setting, value in (
+        ("port", unused_tcp_port),
+        ("repl-diskless-sync-delay", 0),
+        ("min-replicas-to-write", 1),
+    ):
+        await admin.send("CONFIG", "SET", setting, value, repeatable=True)
+    with (
+        short_directory() as directory,
+        run_server(directory, "--replicaof", "127.0.0.1", str(unused_tcp_port)) as replica,
+    ):
+
+        async def replicas() -> Finding | None:
+            return (await findings(own_url)).get("replicas")
+
+        async def keeps_up() -> bool:
+            return await findings(own_url) == {}
+
+        await eventually(keeps_up, "it has a replica")
+        async with sender_to(replica) as its:
+            stated: bytes = await its.send("INFO", "server", repeatable=True)
+        pid = int(stated.partition(b"process_id:")[2].split()[0])
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            found = await eventually(replicas, "it is silent")
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert found is not None
+        assert "has been silent for" in found.says
+        assert "loses acknowledged writes" in found.means
+        await eventually(keeps_up, "it keeps up again")
 
 
 async def test_a_service_whose_settings_are_closed_may_be_trusted_to_keep_what_it_has(

@@ -192,7 +192,7 @@ async def test_a_job_that_waits_in_its_keys_line_is_put_off_with_its_key(
     assert await ask(scripts, "ZRANGE", queue.holders, 0, -1) == [
         b"k:acme\0" + job.id.rpartition(":")[0].encode()
     ]
-    # A claim is left as it is, and so is what waits for a version of its handler.
+    # A claim is left as it is.
     assert await defer(at_ms=now + HOUR, sooner=False) == ok(0)
 
 

@@ -542,8 +542,8 @@ async def test_a_rate_that_nobody_gives_any_more_is_forgotten_after_its_period(
 ) -> None:
     take, rates = rate_of(scripts, keys, f"1 {HOUR}"), keys.rates()
     # Who computes rates may give any number of them.
-    for number in range(1, 20):
-        await take(rate=f"{number} {HOUR}")
+    for number in range(100, 120):
+        assert (await take(rate=f"{number} {HOUR}"))[0] == 0
     assert await ask(scripts, "ZCARD", rates) == 1 + 9
     await ask(scripts, "DEL", rates)
     assert await take(rate="1 10") == (0, "1 10")
@@ -551,6 +551,37 @@ async def test_a_rate_that_nobody_gives_any_more_is_forgotten_after_its_period(
     await clock_passes(scripts, await clock_ms(scripts) + 20)
     assert HOUR // 2 < (await take())[0] <= HOUR
     assert await ask(scripts, "ZCARD", rates) == 1 + 1
+
+
+async def test_each_of_many_rates_of_a_name_holds_for_those_that_give_it(
+    scripts: Scripts, keys: Keys
+) -> None:
+    slow = f"1 {HOUR}"
+    take = rate_of(scripts, keys, slow)
+    assert await take() == (0, slow)
+    # These are more than are kept.
+    for number in range(1_000, 1_020):
+        assert (await take(rate=f"{number} 1000"))[0] <= 1
+    assert HOUR // 2 < (await take())[0] <= HOUR
+    # It has a place that comes yet now, and the order of places holds.
+    for number in range(1_000, 1_020):
+        assert (await take(rate=f"{number} 1000"))[0] <= 1
+    assert HOUR < (await take())[0] <= 2 * HOUR
+
+
+async def test_a_caller_with_one_rate_too_many_asks_again_when_another_has_no_places_to_come(
+    scripts: Scripts, keys: Keys
+) -> None:
+    rates = [f"1 {HOUR + number}" for number in range(63)] + ["1 300"]
+    take = rate_of(scripts, keys, rates[0])
+    for rate in rates:
+        assert [(await take(rate=rate))[1] for _ in range(2)] == [rate] * 2
+    assert await ask(scripts, "ZCARD", keys.rates()) == 1 + 64
+    wait_ms, taken = await take(rate="1 30")
+    assert (0 < wait_ms <= 600, taken) == (True, "")
+    assert (await take())[1] == rates[0]
+    await clock_passes(scripts, await clock_ms(scripts) + wait_ms)
+    assert (await take(rate="1 30"))[1] == "1 30"
 
 
 async def test_a_rate_is_not_forgotten_while_what_was_taken_by_it_is_not_there_again(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
+
+import pytest
 
 from redis_state.scripts import Scripts
 from redis_state.transport.keys import Keys
 from tests.lua.queue.test_flow_scripts import claim, end, limit, put
-from tests.support.scripts.replies import HOUR, ask, clock_passes, lives, ok
+from tests.support.scripts.replies import HOUR, ask, clock_ms, clock_passes, lives, ok
 from tests.support.scripts.tasks import ensure_job, job_payload, queued_job
 
 ONE, TWO = "v:h/1;", "v:h/2;"
@@ -92,6 +95,31 @@ async def test_parked_jobs_keep_their_places(scripts: Scripts, keys: Keys) -> No
     assert moved == ok(1)
     found, more = await served(scripts, keys, most=1)
     assert (list(found), more) == (["late"], 1)
+
+
+@pytest.mark.parametrize("key", ["", "k:acme"])
+async def test_a_parked_job_that_is_put_off_is_found_by_no_worker_until_then(
+    scripts: Scripts, keys: Keys, key: str
+) -> None:
+    await parked(scripts, keys, "t", key)
+    now, queue, job = await clock_ms(scripts), keys.queue("q"), queued_job(keys, "t").id
+    defer = partial(scripts.defer_job, queue, id=job, life_ms=HOUR)
+    # It is due already: no time of the past moves it.
+    for sooner in (True, False):
+        assert await defer(at_ms=now, sooner=sooner) == ok(0)
+    assert await defer(at_ms=now + HOUR, sooner=False) == ok(1)
+    assert await defer(at_ms=now + HOUR, sooner=False) == ok(0)
+    assert await served(scripts, keys) == ({}, 0)
+    assert await claim(scripts, keys) == {}
+    assert await ask(scripts, "ZCARD", queue.keyed) == 0
+    assert min(await lives(scripts, queue.queue)) > HOUR
+    # Then each worker may claim it, and one without its version parks it again.
+    assert await defer(at_ms=now, sooner=True) == ok(1)
+    claimed = await claim(scripts, keys)
+    holders = await ask(scripts, "ZRANGE", queue.holders, 0, -1)
+    assert [member.partition(b"\0")[0] for member in holders] == ([key.encode()] if key else [])
+    assert await park(scripts, keys, "t", claimed["t"]) == 1
+    assert list((await served(scripts, keys))[0]) == ["t"]
 
 
 async def test_a_parked_job_holds_no_permit_and_is_claimed_within_the_limits(

@@ -99,6 +99,7 @@ def patch_keys(keys: Keys, patch: str = "p", session: str = "s", task: str = "t"
         context=keys.context(session),
         patch=keys.patch(session, patch),
         patches=keys.patches(session),
+        kept=keys.kept_patches(session),
     )
 
 

@@ -8,6 +8,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -28,9 +29,10 @@ from redis_state.testing import eventually
 from redis_state.worker import TaskContext
 from redis_state.worker.observe import metrics
 from redis_state.worker.observe import tracing as telemetry
-from redis_state.worker.observe.metrics import WorkerMetrics, count_regularly
+from redis_state.worker.observe.metrics import ArchiveMetrics, WorkerMetrics, count_regularly
 from redis_state.worker.observe.stats import RunOutcome, WorkerStats
 from redis_state.worker.pool import serving as restarts
+from redis_state.worker.queue import counting
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.tasks.transitions import TaskTransitions
@@ -48,7 +50,7 @@ from tests.support.processes.pools import (
     serving,
 )
 from tests.support.processes.worker_processes import begin
-from tests.support.servers.faults import run_server, short_directory
+from tests.support.servers.faults import Proxy, run_server, short_directory
 from tests.support.tasks.runs import steal
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -370,11 +372,73 @@ async def test_counting_pauses_goes_on_whatever_goes_wrong(
             raise found
         return found
 
-    collector = WorkerMetrics("w", WorkerStats(), 1, int)
-    counting = asyncio.create_task(count_regularly(store, collector, count))
-    await eventually(lambda: collector.pauses.get(0) == 5, "it has counted")
+    stats = WorkerStats()
+    counting = asyncio.create_task(count_regularly(store, stats, count))
+    await eventually(lambda: stats.open_pauses.value, "it has counted")
+    assert (stats.open_pauses.value or {})[0] == 5
     counting.cancel()
     await asyncio.wait({counting})
+
+
+async def test_what_is_counted_at_the_server_is_not_shown_while_it_cannot_be_counted(
+    own_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for loop in (metrics, counting):
+        monkeypatch.setattr(loop, "_COUNT_EVERY_S", 0.05)
+        monkeypatch.setattr(loop, "_SHOWN_S", 0.5)
+    registry = CollectorRegistry()
+
+    def shown(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(f"redis_state_{name}", {"worker": "w"} | labels)
+
+    async with Proxy(own_url) as proxy:
+        settings = Settings(
+            url=SecretStr(proxy.url), namespace="t", connect_timeout_s=0.3, call_timeout_s=0.5
+        )
+        queue = queue_of(settings)
+
+        def counted() -> list[float | None]:
+            return [
+                shown("queue_later", queue=queue),
+                shown("queue_workers", queue=queue),
+                shown("open_pauses", older_than_s="0"),
+            ]
+
+        worker = agent(settings, {"works": works}, name="w", metrics_registry=registry)
+        direct = settings.model_copy(update={"url": SecretStr(own_url)})
+        async with (
+            serving(worker),
+            RedisStateStore(direct) as store,
+            client_of(store) as client,
+        ):
+            await client.submit("works", session_id=SESSION, delay=timedelta(hours=1))
+            await eventually(lambda: counted() == [1, 1, 0], "all is counted")
+            proxy.refuse()
+            assert proxy.cut()
+            await eventually(lambda: counted() == [None] * 3, "nothing of it is shown")
+            assert shown("max_tasks") == 10
+            proxy.refuse(refusing=False)
+            await eventually(lambda: counted() == [1, 1, 0], "it is counted again")
+
+
+async def test_a_count_is_shown_for_its_time(store: RedisStateStore) -> None:
+    stats = WorkerStats()
+    registry = CollectorRegistry()
+    registry.register(ArchiveMetrics("w", stats))
+
+    def shown() -> list[float | None]:
+        names = ("backlog", "sessions_behind", "records_backlog_age_seconds")
+        labels = {"worker": "w"}
+        return [registry.get_sample_value(f"redis_state_archive_{one}", labels) for one in names]
+
+    assert shown() == [None] * 3
+    for shown_s in (3600, 0.01):
+        stats.archive_backlog.put((4, 5.0), for_s=shown_s)
+        stats.sessions_behind.put(6, for_s=shown_s)
+        stats.record_backlog.put((7, 8.0), for_s=shown_s)
+        if shown_s > 1:
+            assert shown() == [4, 6, 8.0]
+    await eventually(lambda: shown() == [None] * 3, "they are too old")
 
 
 async def test_who_waits_for_a_child_has_no_open_pause_and_who_still_works_may_have_some(

@@ -21,7 +21,7 @@ from redis_state.worker.tasks.histories import read_history
 from redis_state.worker.tasks.submitting.gathering import MOST_ITEM_BYTES
 from tests.support.processes.pools import SESSION, becomes, client_of, pool, queue_of
 from tests.support.samples import changed
-from tests.support.scripts.replies import ask, clock_ms
+from tests.support.scripts.replies import ask, clock_ms, clock_passes
 from tests.support.servers.command_proxy import OOM, CommandProxy
 
 pytestmark = pytest.mark.worker
@@ -228,6 +228,48 @@ async def test_a_burst_that_waits_for_its_turn_is_put_off_by_the_next_input(
         assert await client.result(SESSION, first, timeout_s=60) == "b"
         assert await clock_ms(store.base.scripts) >= due
     assert work.given == ["b"]
+
+
+async def test_a_burst_in_a_paused_queue_is_put_off_by_the_next_input(
+    store: RedisStateStore, client: TaskClient
+) -> None:
+    work, name = Work(), queue_of(store.settings)
+    await client.queues.pause(name)
+    async with pool(store, {"work": work}):
+        first = await debounce(client, "a", wait=timedelta(milliseconds=1), at_most=LATER)
+        due = (await look(store, first)).due_ms
+        await clock_passes(store.base.scripts, due)
+        assert await debounce(client, "b", wait=timedelta(seconds=1), at_most=LATER) == first
+        due = (await look(store, first)).due_ms
+        await client.queues.resume(name)
+        assert await client.result(SESSION, first, timeout_s=60) == "b"
+        assert await clock_ms(store.base.scripts) >= due
+    assert work.given == ["b"]
+
+
+@pytest.mark.parametrize("limit_key", [None, "acme"])
+async def test_a_burst_that_waits_for_a_worker_with_its_handler_is_put_off_by_the_next_input(
+    store: RedisStateStore, client: TaskClient, limit_key: str | None
+) -> None:
+    work = Work()
+    options: dict[str, Any] = {"at_most": LATER, "limit_key": limit_key}
+    async with pool(store, {"work": work}):
+        # So the name is known, and not a wrong one.
+        assert await client.result(SESSION, await batch(client, 1, most=1), timeout_s=60) == [1]
+    async with pool(store, {"other": Work()}):
+        first = await debounce(client, "a", wait=timedelta(milliseconds=1), **options)
+
+        async def is_parked() -> bool:
+            return sum(each.waiting for each in await client.unserved()) == 1
+
+        await eventually(is_parked, "it waits for a worker that has its handler")
+        assert await debounce(client, "b", wait=timedelta(seconds=2), **options) == first
+        due = (await look(store, first)).due_ms
+        assert not await is_parked()
+    async with pool(store, {"work": work}):
+        assert await client.result(SESSION, first, timeout_s=60) == "b"
+        assert await clock_ms(store.base.scripts) >= due
+    assert work.given == [[1], "b"]
 
 
 async def test_a_session_that_is_cleared_forgets_what_it_has_gathered(
