@@ -24,9 +24,9 @@ from redis_state.agents import (
     SessionStatus,
     SessionStore,
 )
-from redis_state.agents.state.ids import is_session_id
+from redis_state.agents.state.ids import is_session_id, new_id
 from redis_state.agents.storage.protection import is_sealed
-from redis_state.cli.exit_codes import ExitCode, or_exit, run
+from redis_state.cli.exit_codes import ExitCode, Making, or_exit, run
 from redis_state.cli.output import file_of, print_table, save_to
 from redis_state.cli.sessions.json_diff import differences
 from redis_state.errors import CallerError, CorruptState, SessionNotFound
@@ -128,7 +128,9 @@ def fork(
 
     Prints the new session's id. Its parent is the original session.
     """
-    made = _with_store(url, lambda store: store.fork(session_id, as_id=as_id))
+    named = new_id() if as_id is None else as_id
+    making = Making.named("--as", named)
+    made = _with_store(url, lambda store: store.fork(session_id, as_id=named), making=making)
     _print_stored(made, as_json=as_json)
 
 
@@ -296,12 +298,17 @@ def _read(file: str) -> AgentSession:
     return or_exit(read)
 
 
-def _with_store(url: str | None, work: Callable[[SessionStore], Awaitable[T]]) -> T:
+def _with_store(
+    url: str | None,
+    work: Callable[[SessionStore], Awaitable[T]],
+    *,
+    making: Making | None = None,
+) -> T:
     async def do() -> T:
         async with RedisStateStore.from_url(url) as store:
             return await work(SessionStore(store))
 
-    return run(do())
+    return run(do(), making=making)
 
 
 def _print_stored(stored: AgentSession, *, as_json: bool) -> None:
