@@ -205,7 +205,7 @@ class Trial:
         await self.stopped(process)
 
     async def stopped(self, process: asyncio.subprocess.Process) -> None:
-        """Wait for the end of a worker that was told to stop."""
+        """Wait for the end of a worker that stops."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 await process.wait()
