@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from redis_state import private_file
 from redis_state.payloads.claims import FolderClaims
 from redis_state.private_file import NotPrivate, private, write_private
 from tests.support.servers.faults import importing
@@ -161,7 +160,11 @@ def test_a_chmod_without_effect_is_noticed(tmp_path: Path, monkeypatch: pytest.M
     path = tmp_path / "x"
     path.touch(0o644)
     path.chmod(0o644)
-    monkeypatch.setattr(private_file.os, "fchmod", lambda *_: None)
+
+    def kept(*_: object) -> None:
+        """Change nothing."""
+
+    monkeypatch.setattr(os, "fchmod", kept)
     with pytest.raises(NotPrivate, match="no effect"):
         private(str(path), os.O_WRONLY)
 

@@ -6,6 +6,7 @@ import fcntl
 import os
 import signal
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -64,7 +65,7 @@ def test_the_folder_of_a_server_that_was_killed_with_all_users_goes_with_the_nex
         other.kill(signal.SIGKILL)
         for pid in (other.pid, keeper):
             os.kill(pid, signal.SIGKILL)
-            wait_for(lambda pid=pid: is_gone(pid), "all are gone")
+            wait_for(partial(is_gone, pid), "all are gone")
     assert other.directory.parent == short_temporary_root
     # As for a start whose owner has not come to its first lock.
     start_another(binary)
