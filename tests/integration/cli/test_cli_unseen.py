@@ -110,7 +110,7 @@ async def test_a_command_whose_reply_is_lost_names_what_repeats_it_safely(
 ) -> None:
     case = CASES[name]
     before = await case.count(client)
-    at_proxy = AT_PROXY | {"REDIS_STATE_URL": proxy.url}
+    at_proxy: dict[str, Any] = AT_PROXY | {"REDIS_STATE_URL": proxy.url}
     with lost(proxy, case.script):
         ran = await cli(settings, *case.arguments, app=case.app, **at_proxy)
     assert ran.status in (1, 5), ran.err
@@ -125,7 +125,7 @@ async def test_a_command_whose_reply_is_lost_names_what_repeats_it_safely(
 async def test_an_id_that_was_given_is_named_too(
     settings: Settings, client: TaskClient, proxy: CommandProxy
 ) -> None:
-    at_proxy = AT_PROXY | {"REDIS_STATE_URL": proxy.url}
+    at_proxy: dict[str, Any] = AT_PROXY | {"REDIS_STATE_URL": proxy.url}
     with lost(proxy, "create_task"):
         ran = await cli(settings, *CASES["submit"].arguments, "--id", "my own", **at_proxy)
     assert "--id 'my own'" in ran.err
@@ -133,7 +133,7 @@ async def test_an_id_that_was_given_is_named_too(
 
 
 async def test_a_call_that_did_not_happen_names_nothing(settings: Settings) -> None:
-    at_nobody = AT_PROXY | {"REDIS_STATE_URL": "redis://127.0.0.1:1/0"}
+    at_nobody: dict[str, Any] = AT_PROXY | {"REDIS_STATE_URL": "redis://127.0.0.1:1/0"}
     ran = await cli(settings, *CASES["submit"].arguments, **at_nobody)
     assert (ran.status, "repeat" in ran.err) == (5, False), ran.err
 
