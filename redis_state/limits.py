@@ -10,9 +10,11 @@ import math
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, TypeVar
 
 from redis_state.errors import ConfigError, InvalidField
+
+T = TypeVar("T")
 
 # The server counts in milliseconds. Nobody waits longer than this for a lease to run out.
 _SHORTEST = timedelta(milliseconds=1)
@@ -26,6 +28,18 @@ def own_id(field: str, value: object) -> str | None:
     if value is None or (isinstance(value, str) and value):
         return value
     raise InvalidField(field, "must be a text that is not empty; leave it out for a new one")
+
+
+def name(field: str, value: object) -> str:
+    """Check what something is called by, such as a handler or a queue: text that is not empty."""
+    if isinstance(value, str) and value:
+        return value
+    raise InvalidField(field, "needs a name")
+
+
+def name_or(field: str, value: object, other: T) -> str | T:
+    """Check a name that may be left out: None is the other one, and an empty text is not."""
+    return other if value is None else name(field, value)
 
 
 def known_options(kind: Any, given: Mapping[str, object]) -> None:

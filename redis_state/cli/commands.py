@@ -51,8 +51,6 @@ app: typer.Typer = typer.Typer(
 
 # How long threads of handlers may work on behind the end of their worker.
 _THREADS_S = 1.0
-# As long as a supervisor is to wait beside a worker's `grace_s`.
-_STOP_S = 20.0
 _MAIN = threading.main_thread()
 # What asyncio calls those of `to_thread`.
 _HANDLER_THREADS = "asyncio_"
@@ -134,7 +132,10 @@ def worker(
     if grace is not None:
         chosen = or_exit(partial(replace, chosen, grace_s=grace))
     if stop_with_stdin:
-        threading.Thread(target=_stop_with_stdin, args=(chosen.grace_s,), daemon=True).start()
+        from redis_state.worker.pool.serving import STOP_S  # noqa: PLC0415 - needs the extra
+
+        longest_s = chosen.grace_s + STOP_S
+        threading.Thread(target=_stop_with_stdin, args=(longest_s,), daemon=True).start()
     or_exit(partial(chosen.run, uvloop=uvloop))
     threading.Thread(target=_leave_threads, daemon=True).start()
 
@@ -226,11 +227,11 @@ def _leave_threads() -> None:
     _end_at_once()
 
 
-def _stop_with_stdin(grace_s: float) -> None:
+def _stop_with_stdin(longest_s: float) -> None:
     # Not through sys.stdin: its lock, held at exit by a thread that waits, is a fatal error.
     while os.read(0, 4096):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
     # Who has started this process may be dead, so nobody else kills a worker whose loop is held.
-    time.sleep(grace_s + _STOP_S)
+    time.sleep(longest_s)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import sys
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import typer
 from pydantic import ValidationError
@@ -19,7 +21,9 @@ from redis_state.errors import (
     LostRace,
     NoConnection,
     NotFound,
+    OutcomeUnknown,
     RedisStateError,
+    RequestTimeout,
 )
 from redis_state.settings import setting_problem
 
@@ -43,31 +47,67 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
-def run(work: Coroutine[Any, Any, T]) -> T:
+@dataclass(slots=True)
+class Making:
+    """What a command makes under an id, for a person whose command ends without a reply.
+
+    ``repeat`` says how the command is repeated safely, ``made`` what is there, once that is known.
+    """
+
+    repeat: str
+    made: str | None = None
+
+    @classmethod
+    def named(cls, option: str, name: str) -> Self:
+        """Return that of a command which repeats safely with an option that names what it makes."""
+        given = f"{option} {shlex.quote(name)}"
+        return cls(f"it may have happened: repeat the command with {given}, and it happens once")
+
+    def after(self, error: RedisStateError | None) -> str | None:
+        """Return what to say after an error, or an interruption."""
+        if self.made is not None:
+            unseen = error is None or isinstance(error, (NoConnection, ArchiveUnavailable))
+            return self.made if unseen else None
+        is_open = error is None or isinstance(error, (OutcomeUnknown, RequestTimeout))
+        return self.repeat if is_open else None
+
+
+def run(work: Coroutine[Any, Any, T], *, making: Making | None = None) -> T:
     """Run some work in a loop of its own. See `or_exit`."""
-    return or_exit(partial(asyncio.run, work))
+    return or_exit(partial(asyncio.run, work), making=making)
 
 
-def or_exit(work: Callable[[], T]) -> T:
-    """Run some work; turn errors that a person can act on into one line and a status."""
+def or_exit(work: Callable[[], T], *, making: Making | None = None) -> T:
+    """Run some work; turn errors that a person can act on into one line and a status.
+
+    ``making`` adds a line after an end that leaves it open whether the work is done.
+    """
     try:
         return work()
     except RedisStateError as error:
         complain(error)
         for note in getattr(error, "__notes__", ()):
             print(note, file=sys.stderr)
+        _say(making, error)
         raise typer.Exit(_status_of(error)) from None
     except ValidationError as error:
         complain(setting_problem(error))
         raise typer.Exit(ExitCode.USAGE) from None
     except (KeyboardInterrupt, asyncio.CancelledError):
         complain("interrupted")
+        _say(making, None)
         raise typer.Exit(ExitCode.INTERRUPTED) from None
 
 
 def complain(problem: object) -> None:
     """Print an error to standard error, on one line that no terminal obeys."""
     print(f"redis-state: {harmless(' '.join(str(problem).splitlines()))}", file=sys.stderr)
+
+
+def _say(making: Making | None, error: RedisStateError | None) -> None:
+    text = None if making is None else making.after(error)
+    if text is not None:
+        complain(text)
 
 
 def _status_of(error: RedisStateError) -> ExitCode:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from rich import box
@@ -14,7 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from redis_state.documents import pause_document
+from redis_state.errors import CallerError
 from redis_state.models import TaskState, TaskStatus
+from redis_state.private_file import NotPrivate
 from redis_state.serialization import codec
 
 if TYPE_CHECKING:
@@ -29,12 +32,27 @@ _STYLES = {
     TaskStatus.CANCELLED: "magenta",
 }
 _LONGEST = 60
+_STANDARD_OUTPUT = Path("-")
 _WIDEST = 10_000
 
 
 def print_json(document: Any) -> None:
     """Print one document on one line, unbuffered, for programs that follow."""
     print(codec.encode(document).decode(), flush=True)
+
+
+def file_of(given: Path | None) -> Path | None:
+    """Return the file that a document is written to; None if it is printed."""
+    return None if given == _STANDARD_OUTPUT else given
+
+
+def save_to(path: Path, save: Callable[[Path], None]) -> None:
+    """Write a document to the file that a caller names. Errors: CallerError."""
+    try:
+        save(path)
+    except OSError as error:
+        hint = "; -o - prints it" if isinstance(error, NotPrivate) else ""
+        raise CallerError(f"{path} cannot be written: {error.strerror}{hint}") from None
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, none: str) -> None:

@@ -26,7 +26,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +33,7 @@ from typing import Self, cast
 from urllib.parse import quote
 
 from redis_state.embedded import supervisor as keeper
+from redis_state.embedded.leftovers import keep, make_private_folder
 from redis_state.embedded.locks import (
     POLL_S,
     LockFiles,
@@ -124,8 +124,8 @@ def start_embedded(
 
     With a directory the data is kept there, from one start to the next (a crash of the machine
     may cost the last second). Without one, the server has a private temporary directory that
-    goes when it goes. ``binary`` matters only if the server is not running yet. Blocks until the
-    server answers.
+    goes when it goes; if the server was killed with its keeper, the next such start removes it.
+    ``binary`` matters only if the server is not running yet. Blocks until the server answers.
 
     Errors: ConfigError when it does not answer by the deadline, or there is none to run, or
     ``directory`` is no path. The deadline begins again while the server loads its data.
@@ -182,7 +182,7 @@ def _checked(directory: str | os.PathLike[str]) -> Path:
 
 def _prepare(directory: Path | None) -> Path:
     if directory is None:
-        return Path(tempfile.mkdtemp(prefix=keeper.TEMPORARY)).resolve()
+        return make_private_folder()
     home = directory.expanduser().resolve()
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     return home
@@ -236,6 +236,8 @@ def _launch(home: Path, binary: Path | None, *, private: bool, deadline: StartDe
     if binary is None:
         binary = find_server_binary()
     program = _executable(str(binary), str(binary))
+    if not private:
+        keep(home)
     _reap(home)
     read_end, write_end = os.pipe()
     with os.fdopen(read_end, "rb", buffering=0) as report:

@@ -94,7 +94,28 @@ def log_tail(directory: Path) -> str:
 def remove_tree(directory: Path) -> None:
     """Remove a private directory. Nobody who comes too late finds half of it."""
     with contextlib.suppress(OSError):
-        shutil.rmtree(directory.rename(f"{directory}.gone"), ignore_errors=True)
+        discard_tree(directory.rename(f"{directory}.gone"))
+
+
+def discard_tree(renamed: Path) -> None:
+    """Remove what `remove_tree` has renamed."""
+    shutil.rmtree(renamed, ignore_errors=True)
+
+
+def discard_socket(directory: Path, path: Path | None = None) -> None:
+    """Remove a directory's socket that is elsewhere, with the directory that was made for it.
+
+    What a copy of the directory has a link to stays: it is another server's.
+    """
+    with contextlib.suppress(OSError):
+        path = (directory / SOCKET).readlink() if path is None else path
+        if path.parent.name.startswith(_elsewhere(directory)):
+            path.unlink(missing_ok=True)
+            path.parent.rmdir()
+
+
+def _elsewhere(directory: Path) -> str:
+    return f"{TEMPORARY}{zlib.crc32(os.fsencode(directory)):08x}-"
 
 
 class Keeper:
@@ -102,8 +123,6 @@ class Keeper:
 
     def __init__(self, directory: Path, binary: str, *, private: bool, report_fd: int) -> None:
         self._directory = directory
-        # What a copy of the directory has a link to stays: it is another server's.
-        self._elsewhere = f"{TEMPORARY}{zlib.crc32(os.fsencode(directory)):08x}-"
         self._binary = binary
         self._private = private
         self._report_fd = report_fd
@@ -126,7 +145,7 @@ class Keeper:
                 server = self._spawn(socket_path, server_lock)
                 self._keep(server, socket_path, users_lock)
             finally:
-                self._discard_elsewhere(socket_path)
+                discard_socket(self._directory, socket_path)
                 Path(SOCKET).unlink(missing_ok=True)
         except OSError as error:
             self._report("failed", f"{self._binary}: {error}")
@@ -195,7 +214,7 @@ class Keeper:
         here = self._directory / SOCKET
         if _fits(here):
             return here
-        holder = self._elsewhere + os.urandom(6).hex()
+        holder = _elsewhere(self._directory) + os.urandom(6).hex()
         short = Path("/tmp", holder, SOCKET)  # noqa: S108 - in a directory made here, unguessable
         preferred = Path(os.environ.get("TMPDIR", ""), holder, SOCKET)
         path = preferred if preferred.is_absolute() and _fits(preferred) else short
@@ -204,16 +223,8 @@ class Keeper:
         return path
 
     def _clear_stale_socket(self) -> None:
-        with contextlib.suppress(OSError):
-            self._discard_elsewhere(Path(SOCKET).readlink())
+        discard_socket(self._directory)
         Path(SOCKET).unlink(missing_ok=True)
-
-    def _discard_elsewhere(self, path: Path) -> None:
-        """Remove a socket and its directory if they are what ``_place_socket`` made elsewhere."""
-        if path.parent.name.startswith(self._elsewhere):
-            with contextlib.suppress(OSError):
-                path.unlink(missing_ok=True)
-                path.parent.rmdir()
 
     def _report(self, outcome: str, reason: str = "") -> None:
         """Notify the process that starts this one, once. It may be gone already."""

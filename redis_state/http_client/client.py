@@ -142,8 +142,7 @@ class HttpTaskClient(HttpTasks, HttpGathering, HttpDecisions, HttpMessaging, Htt
         limits.known_options(SubmitOptions, options)
         for name in _OF_HOSTS & options.keys():
             raise InvalidField(name, "cannot be given over HTTP")
-        if not handler or type(handler) is not str:
-            raise InvalidField("handler", "needs a name")
+        limits.name("handler", handler)
         check_id("session_id", session_id)
         named = limits.own_id("task_id", task_id) or new_id()
         check_id("task_id", named)

@@ -8,7 +8,7 @@ from typing import Any
 
 from redis_state import limits
 from redis_state.documents import rate_document
-from redis_state.errors import InvalidField, ScheduleUnknown
+from redis_state.errors import ScheduleUnknown
 from redis_state.http_client.documents import (
     read_occurrence,
     read_queue,
@@ -237,9 +237,7 @@ class HttpSchedules:
 
 
 def _queue(name: str) -> tuple[str, str]:
-    if name == "":
-        raise InvalidField("queue", "needs a name")
-    return "queues", name
+    return "queues", limits.name("queue", name)
 
 
 def _limits(**given: int | Rate | Keep | None) -> dict[str, Any]:

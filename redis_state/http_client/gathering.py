@@ -77,8 +77,7 @@ class HttpGathering:
 
 def _body(handler: str, session_id: str, group: str, options: HttpGatherOptions) -> dict[str, Any]:
     limits.known_options(HttpGatherOptions, options)
-    if not handler or type(handler) is not str:
-        raise InvalidField("handler", "needs a name")
+    limits.name("handler", handler)
     check_id("session_id", session_id)
     attributes = check_attributes("attributes", options.get("attributes", {}))
     given = {name: value for name, value in options.items() if value is not None}

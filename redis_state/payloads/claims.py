@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
-import secrets
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,17 +16,24 @@ from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from redis_state.errors import ConfigError, InvalidField
-from redis_state.private_file import private
+from redis_state.private_file import NotPrivate, private, write_whole
 from redis_state.serialization.claim_store import ClaimStore
+
+log: logging.Logger = logging.getLogger(__name__)
 
 _DAY = re.compile(r"\d{4}-\d\d-\d\d\Z")
 
 
 class FolderClaims:
-    """Claims in a folder, which all processes must share."""
+    """Claims in a folder, which all processes must share.
+
+    Each file is for its owner alone. On a mount that gives every file the same rights, such as
+    vfat, others may read them: the log has a warning.
+    """
 
     def __init__(self, folder: str | Path) -> None:
         self._folder = Path(folder)
+        self._warned = False
         # Folders of namespaces that were there. Nothing here removes one.
         self._known: set[Path] = set()
 
@@ -83,16 +90,18 @@ class FolderClaims:
             raise FileNotFoundError(place)
         path.parent.mkdir(parents=True, exist_ok=True)
         self._known.add(place)
-        coming = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        write_whole(path, data, opener=self._open)
+
+    def _open(self, path: str, flags: int) -> int:
+        """Open a new file, for its owner alone where the mount lets it."""
         try:
-            with open(coming, "xb", opener=private) as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            coming.replace(path)
-        finally:
-            coming.unlink(missing_ok=True)
-        sync_folder(path.parent)
+            return private(path, flags)
+        except NotPrivate as error:
+            # Whoever mounts a share decides who reads it: no task is lost for that.
+            if not self._warned:
+                log.warning("claims in %s are not for their owner alone: %s", self._folder, error)
+            self._warned = True
+            return os.open(path, flags & ~os.O_EXCL)
 
     def _prune(self, before: date) -> int:
         count = 0
@@ -189,12 +198,3 @@ def _object_store(scheme: str) -> Callable[[str, str], ClaimStore]:
 _OBJECT_STORES: dict[str, Callable[[str, str], ClaimStore]] = {
     scheme: _object_store(scheme) for scheme in ("s3", "gs", "az")
 }
-
-
-def sync_folder(folder: Path) -> None:
-    """Write the folder's list of names to the disk."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -7,6 +7,8 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
+
 from redis_state.models import TaskStatus
 from redis_state.primitives.watchlist import found_ended, time_of
 from redis_state.serialization import codec
@@ -24,8 +26,21 @@ class ClockSettings(Settings):
 
     The namespace begins with ``test-clock-``. A store with other settings refuses such a namespace,
     and a store with these refuses any other: ConfigError. So does a cluster, and a queue on a
-    server of its own.
+    server of its own. They are read from arguments alone: no variable of the environment counts.
     """
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Leave out all but the arguments."""
+        del settings_cls, env_settings, dotenv_settings, file_secret_settings
+        return (init_settings,)
 
     @property
     def has_test_clock(self) -> bool:

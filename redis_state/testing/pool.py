@@ -33,7 +33,7 @@ import stamina
 from pydantic import SecretStr
 
 from redis_state import limits
-from redis_state.embedded.own_settings import ALONE, OF_SERVERS
+from redis_state.embedded.own_settings import OF_SERVERS, arguments_of
 from redis_state.embedded.running import embedded_server
 from redis_state.errors import InvalidField
 from redis_state.settings import Settings
@@ -72,10 +72,10 @@ class Pool:
     """A worker and a client in this process, in a namespace of their own whose time can be skipped.
 
     ``worker`` are handlers, or an `AgentWorker` with its options. Of its settings those about
-    servers do not count. ``url`` is the server; without one the pool starts one of its own.
-    ``patience_s`` is how long a skip waits, in real time, for one task that runs or that no worker
-    takes; then time passes for it too. ``settings`` are for further stores and workers of the test,
-    in any process.
+    servers do not count, nor what the environment says. ``url`` is the server; without one the pool
+    starts one of its own. ``patience_s`` is how long a skip waits, in real time, for one task that
+    runs or that no worker takes; then time passes for it too. ``settings`` are for further stores
+    and workers of the test, in any process.
     """
 
     settings: ClockSettings
@@ -291,9 +291,7 @@ _UNWAITED = _Unwaited()
 
 def _clock_settings(given: Settings | None, url: str) -> ClockSettings:
     """Make the settings of a pool, in a namespace that no other has."""
-    chosen = {**ALONE}
-    if given is not None:
-        chosen |= {name: getattr(given, name) for name in given.model_fields_set}
+    chosen = {} if given is None else arguments_of(given)
     chosen |= OF_SERVERS
     chosen |= {"url": SecretStr(url), "namespace": f"{TEST_CLOCK}{uuid.uuid4().hex[:12]}"}
     return ClockSettings(**chosen)

@@ -10,12 +10,13 @@ import typer
 
 from redis_state.cli.arguments import json_of, length_of, moment_of
 from redis_state.cli.commands import AsJson, Url, app
-from redis_state.cli.exit_codes import run
+from redis_state.cli.exit_codes import Making, run
 from redis_state.cli.output import age, harmless, print_json, print_line, print_table
 from redis_state.cli.tasks.filters import read_attributes
 from redis_state.cli.tasks.reading import client_of
 from redis_state.documents import occurrence_document, schedule_document
 from redis_state.errors import ScheduleUnknown
+from redis_state.models.tasks import new_id
 
 if TYPE_CHECKING:
     from redis_state.worker import Schedules, ScheduleView
@@ -220,8 +221,11 @@ def trigger(
     Try: `redis-state schedules trigger nightly --idempotency-key ticket-7`, then
     `redis-state tail SESSION TASK`.
     """
+    key = new_id() if idempotency_key is None else idempotency_key
     task = with_schedules(
-        url, lambda known: known.trigger(schedule_id, idempotency_key=idempotency_key)
+        url,
+        lambda known: known.trigger(schedule_id, idempotency_key=key),
+        making=Making.named("--idempotency-key", key),
     )
     if as_json:
         print_json(occurrence_document(task))
@@ -285,14 +289,16 @@ def delete(schedule_id: Id, url: Url = None, as_json: AsJson = False) -> None:
         print_line("deleted")
 
 
-def with_schedules(url: str | None, work: Callable[[Schedules], Awaitable[T]]) -> T:
+def with_schedules(
+    url: str | None, work: Callable[[Schedules], Awaitable[T]], *, making: Making | None = None
+) -> T:
     """Do some work with the schedules of the server that a command names."""
 
     async def do() -> T:
         async with client_of(url) as client:
             return await work(client.schedules)
 
-    return run(do())
+    return run(do(), making=making)
 
 
 def print_schedule(view: ScheduleView, *, as_json: bool, whole: bool = False) -> None:

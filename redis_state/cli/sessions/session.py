@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
@@ -23,13 +24,13 @@ from redis_state.agents import (
     SessionStatus,
     SessionStore,
 )
-from redis_state.agents.state.ids import is_session_id
+from redis_state.agents.state.ids import is_session_id, new_id
 from redis_state.agents.storage.protection import is_sealed
-from redis_state.cli.exit_codes import ExitCode, or_exit, run
-from redis_state.cli.output import print_table
+from redis_state.cli.exit_codes import ExitCode, Making, or_exit, run
+from redis_state.cli.output import file_of, print_table, save_to
 from redis_state.cli.sessions.json_diff import differences
 from redis_state.errors import CallerError, CorruptState, SessionNotFound
-from redis_state.private_file import private
+from redis_state.private_file import write_private
 from redis_state.serialization import codec
 
 T = TypeVar("T")
@@ -127,7 +128,9 @@ def fork(
 
     Prints the new session's id. Its parent is the original session.
     """
-    made = _with_store(url, lambda store: store.fork(session_id, as_id=as_id))
+    named = new_id() if as_id is None else as_id
+    making = Making.named("--as", named)
+    made = _with_store(url, lambda store: store.fork(session_id, as_id=named), making=making)
     _print_stored(made, as_json=as_json)
 
 
@@ -135,7 +138,7 @@ def fork(
 def export(
     session_id: Id,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write to a file. Default: print it.")
+        Path | None, typer.Option("--out", "-o", help="Write to a file. Default, and -: print it.")
     ] = None,
     with_keys: Annotated[
         bool, typer.Option("--with-keys", help="Keep the keys of models, as stored.")
@@ -161,14 +164,11 @@ def export(
         found = _with_store(url, lambda store: store.get(session_id))
         document = or_exit((found if with_keys else found.redacted()).to_dict)
     text = json.dumps(document, indent=2)
-    if out is None:
+    file = file_of(out)
+    if file is None:
         print(text)
-        return
-    try:
-        with open(out, "w", encoding="utf-8", opener=private) as file:
-            file.write(text + "\n")
-    except OSError as error:
-        _refuse(f"{out} cannot be written: {error.strerror}")
+    else:
+        or_exit(partial(save_to, file, lambda path: write_private(path, f"{text}\n".encode())))
 
 
 @session.command("import")
@@ -298,12 +298,17 @@ def _read(file: str) -> AgentSession:
     return or_exit(read)
 
 
-def _with_store(url: str | None, work: Callable[[SessionStore], Awaitable[T]]) -> T:
+def _with_store(
+    url: str | None,
+    work: Callable[[SessionStore], Awaitable[T]],
+    *,
+    making: Making | None = None,
+) -> T:
     async def do() -> T:
         async with RedisStateStore.from_url(url) as store:
             return await work(SessionStore(store))
 
-    return run(do())
+    return run(do(), making=making)
 
 
 def _print_stored(stored: AgentSession, *, as_json: bool) -> None:
@@ -311,13 +316,6 @@ def _print_stored(stored: AgentSession, *, as_json: bool) -> None:
         _print_json(stored.header.to_dict())
     else:
         print(f"{stored.session_id} (version {stored.version})")
-
-
-def _refuse(problem: str) -> None:
-    def refuse() -> None:
-        raise CallerError(problem)
-
-    or_exit(refuse)
 
 
 def _cell(value: object) -> Text:

@@ -9,7 +9,7 @@ import typer
 from redis_state.cli.arguments import json_of
 from redis_state.cli.arguments import user_name as _me
 from redis_state.cli.commands import AsJson, Url, app
-from redis_state.cli.exit_codes import complain, run
+from redis_state.cli.exit_codes import Making, complain, run
 from redis_state.cli.output import (
     deciders_of,
     form_lines,
@@ -22,6 +22,7 @@ from redis_state.cli.tasks.reading import SessionId, TaskId, client_of, found
 from redis_state.documents import task_document
 from redis_state.errors import CallerError, Conflict, InvalidDecision, InvalidField, NotFound
 from redis_state.models import SteeringEventType, TaskState
+from redis_state.models.tasks import new_id
 
 if TYPE_CHECKING:
     from redis_state.worker import OpenPause, TaskClient
@@ -118,15 +119,17 @@ def steer(
     Try: `redis-state steer S T redirect "the short version"`, `redis-state steer S T prioritize 5`,
     `redis-state steer S T inject_context --payload '{"text": "…", "severity": "correction"}'`.
     """
+    named = new_id() if event_id is None else event_id
 
     async def do() -> TaskState:
         content = _payload(kind, text, payload)
         async with client_of(url) as client:
             await _unfinished(client, session, task)
-            await client.steer(session, task, kind, content, source=_me(), event_id=event_id)
+            await client.steer(session, task, kind, content, source=_me(), event_id=named)
             return await found(client, session, task)
 
-    _report(run(do()), f"told to {kind.value}", as_json=as_json)
+    state = run(do(), making=Making.named("--id", named))
+    _report(state, f"told to {kind.value}", as_json=as_json)
 
 
 @app.command()

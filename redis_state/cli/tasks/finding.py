@@ -9,7 +9,7 @@ import typer
 
 from redis_state.cli.arguments import json_of, length_of, moment_of
 from redis_state.cli.commands import AsJson, Url, app
-from redis_state.cli.exit_codes import ExitCode, complain, run
+from redis_state.cli.exit_codes import Making, complain, run
 from redis_state.cli.output import age, brief, coloured, print_json, print_line, print_table
 from redis_state.cli.tasks.filters import (
     Attribute,
@@ -24,6 +24,7 @@ from redis_state.cli.tasks.reading import OfSession, client_of
 from redis_state.documents import summary_document
 from redis_state.errors import CallerError
 from redis_state.models import TaskStatus
+from redis_state.models.tasks import new_id
 
 if TYPE_CHECKING:
     from redis_state.worker import FoundPage, SessionTasks, TaskSummary
@@ -85,12 +86,13 @@ def submit(
     """Submit a task for a handler of the pool and print its id.
 
     With --wait, status 1 if it is FAILED or CANCELLED. Status 4 if a task of the id is there, with
-    another handler or input.
+    another handler or input. If no reply comes, an error names the id to repeat the command with.
 
     Try: `redis-state submit review '{"text": "…"}' -s SESSION -a tenant=acme`, then
     `redis-state tail SESSION TASK`.
     """
-    named: list[str] = []
+    named = new_id() if task_id is None else task_id
+    making = Making.named("--id", named)
 
     async def do() -> tuple[str, Any]:
         content = None if task_input is None else json_of("INPUT", task_input)
@@ -103,7 +105,7 @@ def submit(
                 handler,
                 content,
                 session_id=session,
-                task_id=task_id,
+                task_id=named,
                 priority=priority,
                 description=description,
                 queue=queue,
@@ -115,19 +117,14 @@ def submit(
                 attributes=read_attributes(attribute),
             )
             made = found.task_id
-            named.append(made)
+            making.made = f"submitted as task {made!r} of session {session!r}, which continues"
             if not found.is_new:
                 await check_submitted(
                     client.store, session, made, handler=handler, task_input=content
                 )
             return made, await client.result(session, made) if wait else None
 
-    try:
-        made, result = run(do())
-    except typer.Exit as ended:
-        if named and ended.exit_code in (ExitCode.INTERRUPTED, ExitCode.UNAVAILABLE):
-            complain(f"submitted as task {named[0]!r} of session {session!r}, which continues")
-        raise
+    made, result = run(do(), making=making)
     if as_json:
         print_json({"session_id": session, "task_id": made} | ({"result": result} if wait else {}))
     elif wait:

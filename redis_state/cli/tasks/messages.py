@@ -9,11 +9,12 @@ import typer
 
 from redis_state.cli.arguments import json_of, user_name
 from redis_state.cli.commands import AsJson, Url, app
-from redis_state.cli.exit_codes import run
+from redis_state.cli.exit_codes import Making, run
 from redis_state.cli.output import brief, harmless, print_json, print_line, print_table
 from redis_state.cli.tasks.control import IdempotencyKey
 from redis_state.cli.tasks.reading import SessionId, TaskId, client_of, found
 from redis_state.errors import NotFound
+from redis_state.models.tasks import new_id
 
 if TYPE_CHECKING:
     from redis_state.worker import PublishedValue
@@ -42,15 +43,16 @@ def signal(
 
     Try: `redis-state signal SESSION TASK review '{"score": 3}'`.
     """
+    key = new_id() if idempotency_key is None else idempotency_key
 
     async def do() -> str:
         content = _payload(payload)
         async with client_of(url) as client:
             return await client.signal(
-                session, task, name, content, idempotency_key=idempotency_key, sender=user_name()
+                session, task, name, content, idempotency_key=key, sender=user_name()
             )
 
-    message_id = run(do())
+    message_id = run(do(), making=Making.named("--idempotency-key", key))
     if as_json:
         print_json({"message_id": message_id})
     else:
@@ -73,6 +75,7 @@ def request(
 
     Status 1 if the handler refuses, or no reply comes in time or any more. Otherwise like `signal`.
     """
+    key = new_id() if idempotency_key is None else idempotency_key
 
     async def do() -> Any:
         content = _payload(payload)
@@ -83,11 +86,11 @@ def request(
                 name,
                 content,
                 timeout_s=timeout,
-                idempotency_key=idempotency_key,
+                idempotency_key=key,
                 sender=user_name(),
             )
 
-    print_json(run(do()))
+    print_json(run(do(), making=Making.named("--idempotency-key", key)))
 
 
 @app.command()

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from redis_state.cli.commands import app
-from redis_state.cli.exit_codes import ExitCode, run
+from redis_state.cli.exit_codes import ExitCode, Making, complain, run
 from redis_state.cli.output import harmless, print_json, print_line
 from redis_state.cli.tasks.reading import client_of
 from redis_state.cli.tasks.selection import Selection, selecting
 from redis_state.documents import task_document
 from redis_state.models import TaskState
+from redis_state.models.tasks import new_id
 
 if TYPE_CHECKING:
     from redis_state.worker import BulkItem, BulkReport, TaskClient, TaskFilters
@@ -64,14 +65,15 @@ def rerun(which: Selection, task_id: TaskIdOfCopy = None) -> None:
     """
     chosen = which.chosen()
     if isinstance(chosen, tuple):
+        named = new_id() if task_id is None else task_id
 
         async def do() -> str:
             async with client_of(which.url) as client:
-                made = await client.rerun(*chosen, new_task_id=task_id)
+                made = await client.rerun(*chosen, new_task_id=named)
                 await _check(client, "rerun", chosen, task_id)
                 return made
 
-        made = run(do())
+        made = run(do(), making=Making.named("--id", named))
         _report(
             {"session_id": chosen[0], "task_id": made, "rerun_of": chosen[1]}, made, which.as_json
         )
@@ -103,14 +105,15 @@ def fork(
     """
     chosen = which.chosen()
     if isinstance(chosen, tuple):
+        named = new_id() if task_id is None else task_id
 
         async def do() -> str:
             async with client_of(which.url) as client:
-                made = await client.fork(*chosen, before=before, new_task_id=task_id)
+                made = await client.fork(*chosen, before=before, new_task_id=named)
                 await _check(client, "fork", chosen, task_id, before)
                 return made
 
-        made = run(do())
+        made = run(do(), making=Making.named("--id", named))
         facts = {"session_id": chosen[0], "task_id": made, "forked_from": chosen[1]}
         _report(facts | {"before": before}, made, which.as_json)
         return
@@ -141,6 +144,9 @@ async def _check(
 
 def _all(action: str, chosen: TaskFilters, which: Selection, *, before: str | None = None) -> None:
     items: list[BulkItem] = []
+    # Without a key of the caller's, what is cut off could not be repeated without second copies.
+    key = new_id() if which.idempotency_key is None else which.idempotency_key
+    making = None if which.changes_nothing else Making.named("--idempotency-key", key)
 
     def show(item: BulkItem) -> None:
         items.append(item)
@@ -156,14 +162,14 @@ def _all(action: str, chosen: TaskFilters, which: Selection, *, before: str | No
                 action,
                 dry_run=which.changes_nothing,
                 limit=which.limit,
-                idempotency_key=which.idempotency_key,
+                idempotency_key=key,
                 before=before,
                 progress=show,
                 **chosen,
             )
 
     try:
-        report = run(do())
+        report = run(do(), making=making)
     except typer.Exit:
         # What was done before it was interrupted, or failed, is done.
         if which.as_json and items:
@@ -179,6 +185,8 @@ def _all(action: str, chosen: TaskFilters, which: Selection, *, before: str | No
             else ""
         )
         print_line(f"{', '.join(counts) or 'no task matches'}{hint}")
+    if making is not None and any(item.outcome == "failed" for item in report.items):
+        complain(making.repeat)
     if any(item.outcome in ("refused", "failed") for item in report.items):
         raise typer.Exit(ExitCode.FAILED)
 

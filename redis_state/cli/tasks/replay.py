@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -16,7 +17,14 @@ import typer
 from redis_state.cli.commands import AsJson, Url, app
 from redis_state.cli.exit_codes import ExitCode, complain, or_exit, run
 from redis_state.cli.loading import load
-from redis_state.cli.output import harmless, print_json, print_line, print_table
+from redis_state.cli.output import (
+    file_of,
+    harmless,
+    print_json,
+    print_line,
+    print_table,
+    save_to,
+)
 from redis_state.cli.tasks.reading import SessionId, TaskId, client_of, pages_of
 from redis_state.errors import (
     CallerError,
@@ -147,7 +155,8 @@ def history(
     session: SessionId,
     task: TaskId,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write it to this file. Default: print.")
+        Path | None,
+        typer.Option("--output", "-o", help="Write it to this file. Default, and -: print it."),
     ] = None,
     url: Url = None,
 ) -> None:
@@ -167,14 +176,11 @@ def history(
         return found
 
     found = run(read())
-    if output is None:
+    file = file_of(output)
+    if file is None:
         print_line(found.document().decode("utf-8", "surrogatepass"))
     else:
-        try:
-            found.save(output)
-        except OSError as error:
-            problem = f"{output}: {error.strerror}"
-            or_exit(lambda: _wrong(problem))
+        or_exit(partial(save_to, file, found.save))
 
 
 def load_handlers(target: str) -> Mapping[str, Any]:

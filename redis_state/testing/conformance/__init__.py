@@ -22,7 +22,8 @@ workers of its own as processes, in a namespace of its own that is deleted at it
 - ``kill-look``, ``kill-draft``, ``kill-send``: `kill -9` in the middle of an effect.
 - ``deciders``: two deciders of one pause. ``reject``: a person rejects.
 - ``elsewhere``: the process that paused is killed, and another one resumes.
-- ``replay``: a task runs from its start three times, and publishes each update once.
+- ``hand-off``: a worker stops in the middle of an effect, and another one takes the task up.
+- ``replay``: the workers of a task are killed twice, and its log is as if nobody had disturbed it.
 - ``cancel``: during an effect.
 - ``ids``: odd ids of sessions and tasks. ``same-id``: two sessions with a task of one id.
 - ``encryption``: with `payload_keys` no key has a payload in clear. Needs the extra ``crypto``.

@@ -14,7 +14,7 @@ from redis_state.models import StateUpdate, TaskStatus, UpdateType
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.testing.conformance.host import EFFECTS, text_of
-from redis_state.testing.conformance.trial import Sent, Trial
+from redis_state.testing.conformance.trial import SHORT_GRACE_S, Sent, Trial
 from redis_state.worker import TaskClient
 
 Check: TypeAlias = Callable[[Trial], Awaitable[None]]
@@ -106,23 +106,82 @@ async def resumes_elsewhere(trial: Trial) -> None:
         raise AssertionError("the effects were not made by the processes that had the task")
 
 
+async def is_handed_off(trial: Trial) -> None:
+    """Stop a worker in an effect that outlasts its grace: another one does the rest, at once."""
+    sent = await trial.submit()
+    first = await trial.start(hold=["draft"], grace_s=SHORT_GRACE_S)
+    await trial.begun(sent, "draft")
+    first.terminate()
+    await trial.handed_off(sent)
+    # A thread goes on with its effect, and its process waits for it.
+    trial.release()
+    await trial.stopped(first)
+    await trial.start()
+    await trial.approve(sent, await trial.paused(sent), "ann says yes")
+    result = await trial.completed(sent)
+    trial.expect_result(sent, result, "ann says yes")
+    made = Counter(
+        (line.effect, "first" if line.pid == first.pid else "second")
+        for line in trial.lines(sent)
+        if line.ended and (line.effect, line.pid) != ("draft", first.pid)
+    )
+    if made != {("look", "first"): 1, ("draft", "second"): 1, ("send", "second"): 1}:
+        listed = ", ".join(
+            f"{effect!r} {count} by the {who}" for (effect, who), count in made.items()
+        )
+        raise AssertionError(f"after a hand-off the two workers have made {listed}")
+    view = await trial.client.inspect(sent.session_id, sent.task_id)
+    if view is not None and view.crashes:
+        raise AssertionError("a hand-off counts as a crash")
+    _expect_once(sent, await trial.updates(sent))
+
+
 async def nothing_is_published_twice(trial: Trial) -> None:
-    """Run a task from its start three times: each update is in the log once."""
+    """Kill the workers of a task twice: its log is that of a task which nobody disturbs."""
     sent = await trial.submit()
     first = await trial.start(kill=["draft"])
     await trial.dies(first, sent, "draft")
-    await trial.start()
+    second = await trial.start(kill=["send"])
     pause = await trial.paused(sent)
     _expect_published(sent, await trial.updates(sent), EFFECTS[:2])
     await trial.approve(sent, pause, "ann says yes")
+    await trial.dies(second, sent, "send")
+    await trial.start()
     await trial.completed(sent)
     rows = await trial.updates(sent)
     _expect_published(sent, rows, EFFECTS)
+    _expect_once(sent, rows)
+    undisturbed = await trial.submit(session_id="undisturbed")
+    await trial.approve(undisturbed, await trial.paused(undisturbed), "ann says yes")
+    await trial.completed(undisturbed)
+    # What is said again in other words makes more rows.
+    usual = _shapes(undisturbed, await trial.updates(undisturbed))
+    for (kind, effects), count in _shapes(sent, rows).items():
+        if count > usual[kind, effects]:
+            about = f" about {' and '.join(map(repr, effects))}" if effects else ""
+            raise AssertionError(
+                f"replays published {kind}{about} {count} times, in words that differ; a task that "
+                f"nobody disturbs has {usual[kind, effects]}"
+            )
+
+
+def _expect_once(sent: Sent, rows: list[StateUpdate]) -> None:
     seen = Counter((row.update_type.value, codec.encode(row.content)) for row in rows)
     for (kind, content), count in seen.items():
         if count > 1:
             shown = content.decode().replace(sent.mark, "<mark>")
             raise AssertionError(f"a replay published {kind} {shown:.120} {count} times")
+
+
+def _shapes(sent: Sent, rows: list[StateUpdate]) -> Counter[tuple[str, tuple[str, ...]]]:
+    """Count the rows by their type, and by the effects whose texts they have."""
+    return Counter(
+        (
+            row.update_type.value,
+            tuple(each for each in EFFECTS if text_of(each, sent.mark) in str(row.content)),
+        )
+        for row in rows
+    )
 
 
 def _expect_published(sent: Sent, rows: list[StateUpdate], effects: tuple[str, ...]) -> None:
@@ -226,6 +285,7 @@ CHECKS: Final[dict[str, Check]] = {
     "deciders": one_decider_wins,
     "reject": a_rejection_is_obeyed,
     "elsewhere": resumes_elsewhere,
+    "hand-off": is_handed_off,
     "replay": nothing_is_published_twice,
     "cancel": a_cancel_ends_it,
     "ids": ids_are_any_text,

@@ -29,6 +29,7 @@ class WorkerOrder:
     kill: list[str]
     hold: list[str]
     lease_s: float
+    grace_s: float
     parent: int
 
     def environment(self) -> dict[str, str]:

@@ -42,6 +42,9 @@ T = TypeVar("T")
 # Of a worker that is to be killed: another one waits so long for its task.
 SHORT_LEASE_S: Final = 0.6
 LONG_LEASE_S: Final = 10.0
+# How long a worker that stops lets its tasks run.
+LONG_GRACE_S: Final = 2.0
+SHORT_GRACE_S: Final = 0.1
 _LAST_LINES: Final = 4
 _WORKER: Final = "redis_state.testing.conformance.worker"
 
@@ -89,7 +92,11 @@ class Trial:
         await shielded(self._stack.aclose())
 
     async def start(
-        self, *, kill: Sequence[str] = (), hold: Sequence[str] = ()
+        self,
+        *,
+        kill: Sequence[str] = (),
+        hold: Sequence[str] = (),
+        grace_s: float = LONG_GRACE_S,
     ) -> asyncio.subprocess.Process:
         """Start a worker process, which dies in the effects of ``kill`` and waits in ``hold``."""
         self.processes += 1
@@ -104,6 +111,7 @@ class Trial:
             kill=list(kill),
             hold=list(hold),
             lease_s=SHORT_LEASE_S if kill else LONG_LEASE_S,
+            grace_s=grace_s,
             parent=os.getpid(),
         )
         path = os.pathsep.join(filter(None, sys.path))
@@ -194,9 +202,29 @@ class Trial:
     async def stop(self, process: asyncio.subprocess.Process) -> None:
         """Stop a worker in good order, and wait for its end."""
         process.terminate()
-        async with asyncio.timeout(self._timeout_s):
-            await process.wait()
+        await self.stopped(process)
+
+    async def stopped(self, process: asyncio.subprocess.Process) -> None:
+        """Wait for the end of a worker that stops."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await process.wait()
+        except TimeoutError:
+            raise AssertionError(
+                f"a worker does not stop{self._last_lines(self.processes)}"
+            ) from None
         del self._running[process]
+
+    async def handed_off(self, sent: Sent) -> None:
+        """Wait until the worker that stops has given its task back."""
+
+        async def found() -> bool:
+            state = await self._state(sent)
+            if state.status.is_terminal:
+                raise AssertionError(f"the task is not handed off: it {_ended(state)}")
+            return state.status is TaskStatus.PENDING
+
+        await self._wait(found, "the task is handed off", watch=False)
 
     async def begun(self, sent: Sent, effect: str) -> None:
         """Wait until an effect has begun."""

@@ -26,7 +26,7 @@ async def serve(order: WorkerOrder) -> None:
         max_tasks=32,
         lease_s=order.lease_s,
         poll_s=0.01,
-        grace_s=2.0,
+        grace_s=order.grace_s,
         heartbeat="thread",
     )
     serving = asyncio.create_task(worker.serve())

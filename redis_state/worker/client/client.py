@@ -175,8 +175,7 @@ class TaskClient(ClientSteering, ClientGathering, ClientMessaging, ClientErasing
         limits.known_options(SubmitOptions, options)
         named = limits.own_id("task_id", task_id) is not None
         task_id = task_id or new_id()
-        if not handler or type(handler) is not str:
-            raise InvalidField("handler", "needs a name")
+        limits.name("handler", handler)
         check_id("session_id", session_id)
         check_id("task_id", task_id)
         attributes = options.get("attributes")
@@ -189,7 +188,7 @@ class TaskClient(ClientSteering, ClientGathering, ClientMessaging, ClientErasing
         new = Submission(
             handler=handler,
             task_input=task_input,
-            queue=options.get("queue") or self._queue.name,
+            queue=limits.name_or("queue", options.get("queue"), self._queue.name),
             limit_key=options.get("limit_key"),
             policy=policy,
             attributes=attributes,

@@ -115,6 +115,7 @@ class ClientGathering(TaskOperations):
         return await self._gather(gathered, options)
 
     async def _gather(self, gathered: Gathered, options: GatherOptions) -> str:
+        limits.name_or("queue", options.get("queue"), self._queue.name)
         attributes = check_attributes("attributes", options.get("attributes", {}))
         session_id = gathered.session_id if gathered.in_turn else None
         flow = flow_key(options.get("limit_key"), in_turn=session_id)
@@ -133,7 +134,7 @@ class ClientGathering(TaskOperations):
     ) -> None:
         """Write the next task, with the first item, unless another caller does."""
         session_id, task_id = gathered.session_id, new_id()
-        queue = options.get("queue") or self._queue.name
+        queue = limits.name_or("queue", options.get("queue"), self._queue.name)
         state = TaskState(
             task_id=task_id,
             session_id=session_id,

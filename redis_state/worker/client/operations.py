@@ -167,6 +167,7 @@ class TaskOperations:
         RetryRefused for a task without a handler; those of `submit`; PayloadLost for an input that
         is gone; of an archived task ArchiveUnavailable.
         """
+        _check_copy(new_task_id, queue)
         source = await self._copies.source(session_id, task_id)
         return await self._copy(
             source,
@@ -200,6 +201,7 @@ class TaskOperations:
         RetryRefused for a task without a handler; those of `submit`; those of `rerun` for an
         archived task.
         """
+        _check_copy(new_task_id, queue)
         source = await self._copies.source(session_id, task_id)
         return await self._copy(
             source,
@@ -314,7 +316,7 @@ class TaskOperations:
         check_id("new_task_id", state.task_id)
         if task_id and await self._still_there(state.session_id, state.task_id):
             return state.task_id
-        queue = queue or source.queue or self._queue.name
+        queue = limits.name_or("queue", queue, source.queue or self._queue.name)
         if await create(state, queue):
             names = (state.session_id, state.task_id)
             await self._queue.put(
@@ -335,6 +337,11 @@ class TaskOperations:
         if status_view is not None and status_view.status is TaskStatus.PENDING:
             await self._queue.ensure_queued([Job.of(status_view)])
         return status_view is not None
+
+
+def _check_copy(task_id: str | None, queue: str | None) -> None:
+    limits.own_id("new_task_id", task_id)
+    limits.name_or("queue", queue, "")
 
 
 def _given(source: Source, attributes: Attributes | None) -> Attributes:

@@ -25,6 +25,8 @@ from redis_state.worker.queue.loop import QueueLoop
 
 log: logging.Logger = logging.getLogger(__name__)
 
+# What a supervisor is to wait beside `grace_s`. A stop takes less, also if the server is silent.
+STOP_S = 20.0
 # It grows while the server refuses every client, until a person changes something.
 _RESTART_S = Backoff(0.5, 5.0)
 _COMPLAIN_EVERY_S = 30.0
@@ -105,12 +107,13 @@ class Serving:
         settings = config.settings
         url = (settings.queue_url or settings.url).get_secret_value()
         log.info(
-            "worker %s serves %s at %s with %d slots; handlers: %s",
+            "worker %s serves %s at %s with %d slots; handlers: %s; give it %g s to stop",
             config.about.name,
             ", ".join(config.about.queues),
             Address.parse(url),
             config.about.max_tasks,
             ", ".join(config.about.handlers) or "none",
+            math.ceil(config.grace_s + STOP_S),
         )
         for variable, setting in misspelt_variables().items():
             log.warning("%s names no setting and is ignored: is it %s?", variable, setting)

@@ -90,6 +90,8 @@ class AgentWorker:
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
         self._check_queues()
+        if not all(self.handlers):
+            raise ConfigError("handlers: each needs a name")
         copies(self.crons)
         with limits.options():
             limits.count("max_tasks", self.max_tasks)

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from redis_state import limits
-from redis_state.errors import InvalidField
 from redis_state.store import RedisStateStore
 from redis_state.worker.observe.registry import WorkerRegistry, count_serving
 from redis_state.worker.queue.backlog import Backlog, QueueKeyInfo, list_keys
@@ -143,6 +142,4 @@ async def _read(queue: Queue, names: Sequence[str], *, ages: bool) -> dict[str, 
 
 
 def _checked(name: str) -> str:
-    if name == "":
-        raise InvalidField("queue", "needs a name")
-    return name
+    return limits.name("queue", name)

@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 
+from redis_state import limits
 from redis_state.errors import CommandRefused
 from redis_state.primitives.listed import behind_a_write
 from redis_state.primitives.record import new_write_id
@@ -54,12 +55,12 @@ class Queue:
     """The queues of a store's namespace. ``name`` is where a job goes that names none.
 
     Without ``queue_url`` the calls of queue and store share a connection, and their order.
-    Errors: ConfigError for an address that no worker could share.
+    Errors: ConfigError for an address that no worker could share; InvalidField for an empty name.
     """
 
     def __init__(self, store: RedisStateStore, *, name: str | None = None) -> None:
         check_shared(store.settings)
-        self.name: str = DEFAULT_QUEUE if name is None else name
+        self.name: str = limits.name_or("queue", name, DEFAULT_QUEUE)
         self._store = store
         self._life_ms = ms(store.settings.active_task_ttl)
         elsewhere = queue_server(store.settings)

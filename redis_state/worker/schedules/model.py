@@ -91,11 +91,10 @@ class Schedule:
         """Refuse what cannot be."""
         check_id(self.schedule_id)
         for name in ("handler", "session_id"):
-            if not _is_text(getattr(self, name)) or not getattr(self, name):
-                raise InvalidField(name, "needs a name")
-        for name in ("queue", "description"):
-            if getattr(self, name) is not None and not _is_text(getattr(self, name)):
-                raise InvalidField(name, "text is needed")
+            limits.name(name, getattr(self, name))
+        limits.name_or("queue", self.queue, "")
+        if self.description is not None and not _is_text(self.description):
+            raise InvalidField("description", "text is needed")
         if type(self.priority) is not int:
             raise InvalidField("priority", "must be a whole number")
         if self.missed not in get_args(Missed):
@@ -260,13 +259,15 @@ class Schedule:
             name: _moment(stored[f"{name}_ms"]) for name in ("anchor", "start", "end")
         }
         every_ms = stored["every_ms"]
-        same = ("schedule_id", "handler", "session_id", "input", "cron", "timezone", "queue")
+        same = ("schedule_id", "handler", "session_id", "input", "cron", "timezone")
         more = ("priority", "description", "missed", "max_missed", "overlap")
         optional: dict[str, Any] = {name: stored[name] for name in _OPTIONAL if name in stored}
         return cls(
             **{name: stored[name] for name in (*same, *more)},
             **moments,
             **optional,
+            # An earlier version took an empty name, and meant the client's queue.
+            queue=stored["queue"] or None,
             every=None if every_ms is None else timedelta(milliseconds=every_ms),
             grace=timedelta(milliseconds=stored["grace_ms"]),
         )

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 from redis_state.errors import CorruptState, InvalidField
 from redis_state.models import TaskState
 from redis_state.primitives.record import Stored
-from redis_state.private_file import private
+from redis_state.private_file import write_private
 from redis_state.serialization import codec
 from redis_state.serialization.payloads import Sealed
 from redis_state.serialization.rows import as_object
@@ -48,10 +48,10 @@ class TaskHistory:
     def save(self, path: str | Path) -> None:
         """Write it to a JSON file that only its owner may read: it holds inputs and results.
 
-        Errors: OSError.
+        What is there stays until all is written. Errors: OSError, also if the file system lets
+        others read it: then nothing is written.
         """
-        with open(path, "wb", opener=private) as file:
-            file.write(self.document())
+        write_private(path, self.document())
 
     def document(self) -> bytes:
         """Write it as JSON."""

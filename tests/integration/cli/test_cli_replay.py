@@ -165,8 +165,10 @@ async def test_a_file_that_cannot_be_written_is_named(
     store: RedisStateStore, settings: Settings
 ) -> None:
     await make(store)
+    printed = await cli(settings, "history", SESSION, "t")
+    assert await cli(settings, "history", SESSION, "t", "-o", "-") == printed
     ran = await cli(settings, "history", SESSION, "t", "-o", "/nonexistent/file")
-    assert (ran.status, "/nonexistent/file: No such file" in ran.err) == (2, True)
+    assert (ran.status, "/nonexistent/file cannot be written: No such file" in ran.err) == (2, True)
 
 
 async def test_many_tasks_are_replayed_a_few_at_a_time(

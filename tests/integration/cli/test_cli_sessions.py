@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
@@ -138,6 +139,26 @@ async def test_an_export_is_imported_as_it_was(
     assert (await sessions.get("a")).definition.redacted() == (await sessions.get("a")).definition
     assert (await cli("import", "a.json", "--replace", "--as", "new")).status == 0
     assert (await cli("export", "a", "-o", "no/such/folder.json")).status == 2
+
+
+async def test_an_export_is_printed_or_goes_to_a_device(
+    cli: Cli, sessions: SessionStore, tmp_path: Path
+) -> None:
+    session = await sessions.create(keyed("a"))
+    assert (await cli("export", "a", "-o", "-")).document == session.redacted().to_dict()
+    assert (await cli("export", "a", "-o", "/dev/null")).status == 0
+    assert os.listdir(tmp_path) == []  # noqa: PTH208 - a short look
+
+
+@pytest.mark.skipif(not Path("/proc/self/comm").exists(), reason="needs Linux")
+async def test_an_export_to_a_file_that_others_keep_rights_on_is_refused(
+    cli: Cli, sessions: SessionStore
+) -> None:
+    await sessions.create(keyed("a"))
+    refused = await cli("export", "a", "-o", "/proc/self/comm")
+    assert (refused.status, refused.out) == (2, "")
+    assert "/proc/self/comm cannot be written: rights of other users" in refused.err
+    assert "-o - prints it" in refused.err
 
 
 @pytest.mark.parametrize(

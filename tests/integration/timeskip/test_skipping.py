@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import tempfile
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -16,7 +17,9 @@ import pytest
 pytest.importorskip("arq", reason="needs the worker extra")
 
 import stamina
+from pydantic import SecretStr
 
+from redis_state import Settings
 from redis_state.embedded import server as embedded
 from redis_state.errors import ConfigError, InvalidField, ReceiveTimeout, TaskFailed
 from redis_state.models import TaskStatus
@@ -43,6 +46,17 @@ pytestmark = pytest.mark.worker
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 # Of a task that a busy machine holds up, time would pass before it ran.
 _PATIENT_S = 60.0
+
+
+def _of_production(tmp_path: Path) -> dict[str, str]:
+    """Give the variables of a shell that has those of production."""
+    return {
+        "REDIS_STATE_ARCHIVE_URL": (tmp_path / "archive").as_uri(),
+        "REDIS_STATE_CLAIM_CHECK_URL": (tmp_path / "claims").as_uri(),
+        "REDIS_STATE_CLAIM_CHECK_BYTES": "1",
+        "REDIS_STATE_FINISHED_TASK_TTL": "PT1M",
+        "REDIS_STATE_QUEUE_URL": "redis://production:6379/1",
+    }
 
 
 def _binaries() -> list[Any]:
@@ -547,3 +561,37 @@ async def test_of_two_pools_the_last_one_open_lets_attempts_wait_again() -> None
 
 async def nothing(_: TaskContext) -> None:
     """Do nothing."""
+
+
+async def test_a_pool_uses_nothing_of_the_environment(
+    open_pool: OpenPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def echo(ctx: TaskContext) -> Any:
+        return ctx.input
+
+    for name, value in _of_production(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    own = (tmp_path / "own").as_uri()
+    # What its program chooses counts, beside the same variables.
+    given = [None, Settings(), Settings(archive_url=SecretStr(own), updates_ttl=DAY)]
+    for settings in given:
+        pool = await open_pool(AgentWorker({"echo": echo}, settings=settings))
+        task = await pool.client.submit("echo", "x" * 100, session_id="s")
+        assert await pool.client.result("s", task, timeout_s=60) == "x" * 100
+        assert pool.settings.finished_task_ttl == 7 * DAY
+        assert pool.settings.claim_check_url is None
+        archive = pool.settings.archive_url
+        assert (None if archive is None else archive.get_secret_value()) == (
+            own if settings is given[2] else None
+        )
+        assert pool.settings.updates_ttl == (DAY if settings is given[2] else 7 * DAY)
+    assert {*await asyncio.to_thread(os.listdir, tmp_path)} <= {"own"}
+
+
+async def test_a_pool_is_given_settings_that_stand_in_for_a_variable_that_cannot_be_used(
+    open_pool: OpenPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REDIS_STATE_GUARANTEE", "any")
+    settings = Settings(guarantee="durable", updates_ttl=HOUR)
+    pool = await open_pool(AgentWorker({}, settings=settings))
+    assert (pool.settings.guarantee, pool.settings.updates_ttl) == ("fast", HOUR)

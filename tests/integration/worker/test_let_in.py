@@ -68,32 +68,33 @@ async def answer(_: TaskContext) -> int:
     return 42
 
 
-async def run_worker(settings: Settings, folder: Path) -> tuple[int | None, str]:
+async def run_worker(settings: Settings, folder: Path, *options: str) -> tuple[int | None, str]:
     """Run the command until it ends; give its status and what it said."""
     text = "from redis_state.worker import AgentWorker\nmine = AgentWorker({})\n"
     (folder / "my_pool.py").write_text(text, encoding="utf-8")
-    ran = await end(await begin(settings, "worker", "my_pool:mine", folder=folder))
+    ran = await end(await begin(settings, "worker", "my_pool:mine", *options, folder=folder))
     return ran.status, ran.err
 
 
 @pytest.mark.parametrize(
-    ("rules", "problem"),
+    ("rules", "problem", "options", "stops_in"),
     [
-        (f"on >other {RIGHTS}", "the user or the password is refused"),
-        (f"on >{SECRET} {RIGHTS} -zrange", "not permitted: ZRANGE"),
+        (f"on >other {RIGHTS}", "the user or the password is refused", (), 30),
+        (f"on >{SECRET} {RIGHTS} -zrange", "not permitted: ZRANGE", ("--grace", "60.5"), 81),
     ],
     ids=["a wrong password", "a missing right"],
 )
 async def test_the_command_ends_with_status_5_if_it_was_never_let_in(
-    own: Own, tmp_path: Path, rules: str, problem: str
+    own: Own, tmp_path: Path, rules: str, problem: str, *, options: tuple[str, ...], stops_in: int
 ) -> None:
     await own.allow(rules)
-    status, stated = await run_worker(own.settings(), tmp_path)
+    status, stated = await run_worker(own.settings(), tmp_path, *options)
     assert status == 5
     assert f"redis-state: {own.proxy.url}: " in stated
     assert problem in stated
-    # What it would have served was said before.
+    # What it would have served was said before, and how long a supervisor has to wait for its end.
     assert f"serves tasks at {own.proxy.url} with 10 slots; handlers: none" in stated
+    assert f"give it {stops_in} s to stop\n" in stated
     assert SECRET not in stated
     assert "Traceback" not in stated
 

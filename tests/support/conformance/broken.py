@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -169,6 +170,58 @@ class PublishesAgain(Careful):
         )
 
 
+class PublishesInOtherWords(Careful):
+    """Publishes behind the task's back, and says in which run."""
+
+    async def publish(self, ctx: TaskContext, text: str) -> None:
+        """Append a row that no other run has."""
+        await ctx.store.save_update(
+            StateUpdate(
+                session_id=ctx.task.session_id,
+                task_id=ctx.task.task_id,
+                update_id=uuid4().hex,
+                update_type=UpdateType.PROGRESS,
+                content={"message": f"{text}, as run {ctx.epoch} says"},
+            )
+        )
+
+
+class GreetsInEachRun(PublishesInOtherWords):
+    """Publishes in each run that it begins, and its texts once."""
+
+    async def __call__(self, ctx: TaskContext) -> Any:
+        """Greet, and run the errand."""
+        await super().publish(ctx, "a run begins")
+        return await super().__call__(ctx)
+
+    async def publish(self, ctx: TaskContext, text: str) -> None:
+        """Publish once."""
+        await ctx.progress(text)
+
+
+class EndsWhenStopped(Careful):
+    """Takes the stop of its worker for the end of its task."""
+
+    async def __call__(self, ctx: TaskContext) -> Any:
+        """Run the errand, or return what there is."""
+        try:
+            return await super().__call__(ctx)
+        except asyncio.CancelledError:
+            return "stopped"
+
+
+class SendsWhenStopped(Careful):
+    """Is in a hurry when its worker stops, and does all at once."""
+
+    async def done(self, ctx: TaskContext, effect: str) -> str:
+        """Make it, or make another one."""
+        try:
+            return await super().done(ctx, effect)
+        except asyncio.CancelledError:
+            self.errand.effect_now("send", ctx.input)
+            raise
+
+
 class PublishesNothing(Careful):
     """Keeps its texts to itself."""
 
@@ -250,6 +303,15 @@ BROKEN: dict[str, tuple[str, str, HostUnderTest]] = {
     "asks_nobody": ("reject", "asked nobody: it is COMPLETE", _host(AsksNobody)),
     "remembers": ("elsewhere", "'look' was made 2 times", _host(Remembers)),
     "publishes_again": ("replay", "a replay published PROGRESS", _host(PublishesAgain)),
+    "publishes_in_other_words": ("replay", "in words that differ", _host(PublishesInOtherWords)),
+    "greets_in_each_run": (
+        "replay",
+        "replays published PROGRESS \\d times",
+        _host(GreetsInEachRun),
+    ),
+    "ends_when_stopped": ("hand-off", "not handed off: it is COMPLETE", _host(EndsWhenStopped)),
+    "sends_when_stopped": ("hand-off", "'send' 1 by the first", _host(SendsWhenStopped)),
+    "starts_over": ("hand-off", "'look' 1 by the second", _host(Remembers)),
     "publishes_nothing": ("replay", "no update has the text of 'look'", _host(PublishesNothing)),
     "handles_cancel": ("cancel", "'send' was made after a cancel", _host(HandlesCancel)),
     "joins_ids": ("ids", "'look' was made 0 times", _host(JoinsIds)),

@@ -78,7 +78,7 @@ def servers_in(directory: Path) -> list[str]:
     return [line for line in processes_with(marker) if "embedded_keeper" not in line]
 
 
-def keeper_of(server: EmbeddedServer) -> int:
+def keeper_of(server: EmbeddedServer | User) -> int:
     """Give the process that started a server."""
     command = ["ps", "-o", "ppid=", "-p", str(server.pid)]
     return int(children.run(command, check=True, capture_output=True, text=True).stdout)

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from redis_state.errors import ConfigError
-from redis_state.payloads.claims import sync_folder
+from redis_state.private_file import sync_folder
 
 _OPTIONS = ("endpoint_url", "region", "virtual_hosted_style_request")
 _RETRIES = 3

@@ -67,8 +67,7 @@ class SpawnRequest:
     ) -> SpawnRequest:
         """Check what a handler asks for. Errors: InvalidField."""
         limits.known_options(SpawnOptions, options)
-        if not handler or type(handler) is not str:
-            raise InvalidField("handler", "needs a name")
+        limits.name("handler", handler)
         isolate = options.get("isolate", False)
         if type(isolate) is not bool:
             raise InvalidField("isolate", "True or False is needed")
@@ -76,7 +75,7 @@ class SpawnRequest:
             handler=handler,
             task_input=task_input,
             isolate=isolate,
-            queue=options.get("queue") or started.queue,
+            queue=limits.name_or("queue", options.get("queue"), started.queue),
             priority=options.get("priority", started.state.priority),
             flow=flow_key(options.get("limit_key")),
             task_type=options.get("task_type", TaskType.BACKGROUND),

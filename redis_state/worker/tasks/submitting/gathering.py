@@ -181,7 +181,7 @@ def batched(
         store,
         Gathers.BATCH,
         session_id,
-        _handler(handler),
+        limits.name("handler", handler),
         _group(group),
         _item(store, "item", item),
         new_id() if item_id is None else _item_id(item_id),
@@ -215,7 +215,7 @@ def debounced(
         store,
         Gathers.DEBOUNCE,
         session_id,
-        _handler(handler),
+        limits.name("handler", handler),
         _group(group),
         _item(store, "task_input", task_input),
         "",
@@ -231,12 +231,6 @@ def _wait_ms(name: str, value: Any) -> int:
     if not isinstance(value, timedelta) or not timedelta(milliseconds=1) <= value <= _LONGEST_WAIT:
         raise InvalidField(name, "needs a timedelta from a millisecond to a day")
     return ms(value)
-
-
-def _handler(value: Any) -> str:
-    if not value or not isinstance(value, str):
-        raise InvalidField("handler", "needs a name")
-    return value
 
 
 def _group(value: Any) -> str:

@@ -108,8 +108,7 @@ def test_keeper_told_to_stop_ends_the_server_cleanly(binary: Path, home: Path) -
 
 def test_stale_files_of_a_crash_do_not_matter(binary: Path, home: Path) -> None:
     home.mkdir()
-    keeper = embedded_keeper.Keeper(home, str(binary), private=False, report_fd=-1)
-    gone = home.parent / f"{keeper._elsewhere}gone"
+    gone = home.parent / f"{embedded_keeper._elsewhere(home)}gone"
     gone.mkdir()
     (home / "redis.sock").symlink_to(gone / "redis.sock")
     for name in ("users", "start", "keeper", "server"):
