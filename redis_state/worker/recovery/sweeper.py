@@ -1,7 +1,8 @@
 """The sweeper: inspects every unfinished task in time, and repairs what a crash left.
 
     missing or terminal      its entry is removed, if it was marked as ended before
-    PENDING                  its job is put into the queue if it is missing
+    PENDING                  its job is put into the queue if it is missing, and moved to the
+                             place of its priority
     RUNNING, lease valid     checked again when the lease expires
     RUNNING, lease expired   queued for another worker; failed if too many have died with it
     PAUSED                   checked again at its deadline; overdue, resolved by its policy
@@ -351,7 +352,7 @@ class Sweeper:
     ) -> list[tuple[WatchClaim, int | None]]:
         tasks = [each.task for each in waiting]
         mended = await queue_again(
-            self._transitions, self._queue, tasks, patience_ms=self._patience_ms
+            *(self._store, self._transitions, self._queue, tasks), patience_ms=self._patience_ms
         )
         for task, how in zip(tasks, mended, strict=True):
             orphan = task.status is TaskStatus.RUNNING

@@ -8,7 +8,7 @@ from redis_state.scripts import Scripts
 from redis_state.transport.keys import Keys
 from tests.lua.queue.test_flow_scripts import claim, end, limit, put
 from tests.support.scripts.replies import HOUR, ask, clock_passes, lives, ok
-from tests.support.scripts.tasks import ensure_job, job_payload, queued_job
+from tests.support.scripts.tasks import ensure_job, job_payload, move_job, queued_job
 
 ONE, TWO = "v:h/1;", "v:h/2;"
 
@@ -38,7 +38,8 @@ async def park(
 
 async def parked(scripts: Scripts, keys: Keys, task: str, key: str = "", **more: Any) -> None:
     """Put a job, claim it and park it."""
-    await put(scripts, keys, task, key)
+    since_ms = round(float(more.get("place", b"1000")))
+    await put(scripts, keys, task, key, since_ms=since_ms)
     assert await park(scripts, keys, task, (await claim(scripts, keys))[task], **more) == 1
 
 
@@ -82,14 +83,11 @@ async def test_each_claim_tells_when_a_job_was_last_parked(scripts: Scripts, key
 
 
 async def test_parked_jobs_keep_their_places(scripts: Scripts, keys: Keys) -> None:
-    for task, place in (("late", b"3000"), ("first", b"999.5"), ("then", b"2000")):
+    for task, place in (("late", b"90000"), ("first", b"70000.5"), ("then", b"80000")):
         await parked(scripts, keys, task, place=place)
     assert list((await served(scripts, keys, most=1))[0]) == ["first"]
-    # Three points of priority, which change while the job is parked.
-    moved = await scripts.move_job(
-        keys.queue("q"), id=queued_job(keys, "late").id, earlier_ms=2_500
-    )
-    assert moved == ok(1)
+    # A point of priority, which changes while the job is parked.
+    assert await move_job(scripts, keys, "late", earlier_ms=60_000) == ok(1)
     found, more = await served(scripts, keys, most=1)
     assert (list(found), more) == (["late"], 1)
 
