@@ -1,7 +1,7 @@
 -- Return by how many ms a job that is due has to move to the place of its priority. Return also its key and place, if
--- it has a key. 0 for a job that is not there, or is put off. That is a whole number of points of priority, a minute each: jobs of one
--- millisecond keep their order. An earlier version of the library does not say since when a job waits: `since` is for
--- such a job, nil to leave it alone.
+-- it has a key. 0 for a job that is not there, or is put off. That is a whole number of points of priority, a minute
+-- each: jobs of one millisecond keep their order. An earlier version of the library does not say since when a job waits:
+-- `since` is for such a job, nil to leave it alone.
 -- @include job_since
 local function job_shift(keys, id, payload, earlier_ms, since, now)
   local owner = redis.call('HGET', keys.owners, id)
