@@ -289,6 +289,8 @@ class Sweeper:
             left_ms, status_view = await self._left_of_wait(status_view)
             if status_view is not None and status_view.status is TaskStatus.PAUSED:
                 await self._pauses.settle(status_view)
+                # Its record may live longer by now than when it was sent something.
+                await self._store.steering.hold(*task)
                 age_ms = _claimed_ms(claim) - status_view.order // 1000
                 longest_ms = max(_LONGEST_PAUSE_MS, min(age_ms // 2, _LONGEST_DELAY_MS))
                 return min(left_ms or longest_ms, longest_ms), status_view
