@@ -28,6 +28,7 @@
 -- @include flow_rate
 -- @include flow_back
 -- @include job_place
+-- @include job_since
 
 local now, ended = now_ms(), 0
 for i, payload in ipairs(payloads) do
@@ -43,7 +44,8 @@ for i, payload in ipairs(payloads) do
     local waits = redis.call('ZSCORE', keys.queue, id) or redis.call('HEXISTS', keys.owners, id) == 1
     if not waits then redis.call('DEL', payload) end
   elseif mine == 1 and string.find(key or '', '^[1b]:') then
-    job_place(keys, id, key, came and where or string.format('%.0f', now), life_ms + again_ms)
+    local new = job_place(keys, id, key, came and where or string.format('%.0f', now), life_ms + again_ms)
+    if new == 1 and not came then job_waits(payload, now) end
     if again_ms > 0 then
       redis.call('ZREM', keys.turns, key)
       flow_later(keys.waits, key, now + again_ms)
@@ -55,7 +57,8 @@ for i, payload in ipairs(payloads) do
     end
     -- What is handed off goes before what came after it.
     local first = key and again_ms == 0 and came
-    redis.call('ZADD', keys.queue, 'NX', first and where or string.format('%.0f', now + again_ms), id)
+    local at = first and where or string.format('%.0f', now + again_ms)
+    if redis.call('ZADD', keys.queue, 'NX', at, id) == 1 and not first then job_waits(payload, now + again_ms) end
     lives(keys.queue, life_ms + again_ms)
   end
 end

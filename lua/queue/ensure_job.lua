@@ -1,7 +1,8 @@
 -- Ensure that the queue has the job of a task that waits. A job that was claimed is left alone at first:
 -- its worker may be about to begin. One that arq's own worker has picked is recorded, with the record's
 -- version, in arq's mark, whose value arq never reads: it is given to others if the same is found again.
--- What a claim took of its key's rate is there again, if its task has not begun since.
+-- What a claim took of its key's rate is there again, if its task has not begun since. A job whose place is of another
+-- priority stays there: only who reads the record again may move it, see `move_job`.
 -- A repetition finds what was done.
 -- KEYS keys.queue       zset: job id -> when it is due, in ms
 -- KEYS keys.claims      zset: task -> when its job was claimed, in ms
@@ -30,7 +31,7 @@
 -- ARGV patience_ms      int: how long what is claimed is left alone
 -- ARGV retired          int: up to when claims of the task have no right to run it, by its record
 -- Returns
---   {'OK', state}          WAITS, CLAIMED, RELEASED or QUEUED
+--   {'OK', state}          WAITS, MISPLACED, CLAIMED, RELEASED or QUEUED
 --   {'OK', HELD, claimed}  its claim is a permit, and not retired; when that was made, in ms
 -- Emits nothing but a sign of life on the channel
 -- @include now_ms
@@ -38,6 +39,7 @@
 -- @include claim_void
 -- @include flow_is_set
 -- @include job_late
+-- @include job_shift
 -- @include job_put
 -- @each
 
@@ -64,8 +66,10 @@ local waits = there and not mark or earlier ~= job.id and not orphan and has(ear
 local ahead = is_ahead(claimed, now)
 local young = claimed > 0 and not ahead and now - claimed < patience_ms
 if waits and (claimed == 0 or young) then
-  job_late(keys, job, now)
-  return { 'OK', 'WAITS' }
+  job_late(keys, payload, job, now)
+  local own = there and not mark
+  local id, its_payload = own and job.id or earlier, own and payload or earlier_payload
+  return { 'OK', job_shift(keys, id, its_payload, job.earlier_ms, nil, now) == 0 and 'WAITS' or 'MISPLACED' }
 end
 if young then return { 'OK', 'CLAIMED' } end
 if mark then

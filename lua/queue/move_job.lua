@@ -1,25 +1,30 @@
--- Move a job that waits in its queue, once per call.
--- KEYS keys.queue   zset: job id -> when it is due, in ms
--- KEYS keys.owners  hash: id -> its key and place, later:<id> -> key
--- KEYS keys.keyed   zset: key, place and id of each job that has a key, in order
--- ARGV id           the job's id
--- ARGV earlier_ms   int: by how much it is due earlier
--- ARGV at_ms        int: when its task is due; '' for one that is due by itself
+-- Move a job that is due to where its priority places it. One that is put off is not due any earlier for it, nor any
+-- later. A repetition finds it there.
+-- KEYS keys.queue       zset: job id -> when it is due, in ms
+-- KEYS keys.owners      hash: id -> its key and place
+-- KEYS keys.keyed       zset: key, place and id of each job that has a key, in order
+-- KEYS payload          string: the job in arq's format
+-- KEYS earlier_payload  string: the job of the run before, which a task that was handed off may have kept
+-- ARGV id               the job's id
+-- ARGV earlier          the id of that job
+-- ARGV earlier_ms       int: what its priority is worth
+-- ARGV since_ms         int: since when a job counts as waiting whose payload does not say so; '' to leave that
 -- Returns
---   {'OK', moved}  1 if it waited
+--   {'OK', moved}  1 if it is moved
 -- @include now_ms
+-- @include job_shift
 -- @include line_move
--- @once
 
-local owner = redis.call('HGET', keys.owners, id)
-if owner then
-  local key, place = string.match(owner, '^(.-)%z(.*)$')
-  local moved = string.format('%018.4f', place - earlier_ms)
-  line_move(keys, id, owner, key .. '\0' .. moved)
-  return keep_reply({ 'OK', 1 })
+local now = now_ms()
+local function moves(name, its_payload)
+  local shift, owner = job_shift(keys, name, its_payload, earlier_ms, since_ms, now)
+  if shift == 0 then return false end
+  if owner then
+    local key, place = string.match(owner, '^(.-)%z(.*)$')
+    line_move(keys, name, owner, key .. '\0' .. string.format('%018.4f', place + shift))
+  else
+    redis.call('ZINCRBY', keys.queue, string.format('%.0f', shift), name)
+  end
+  return true
 end
--- What is put off is not due any earlier for it, nor any later.
-local later = (at_ms or 0) > now_ms() or redis.call('HEXISTS', keys.owners, 'later:' .. id) == 1
-if later or not redis.call('ZSCORE', keys.queue, id) then return keep_reply({ 'OK', 0 }) end
-redis.call('ZINCRBY', keys.queue, string.format('%.0f', -earlier_ms), id)
-return keep_reply({ 'OK', 1 })
+return { 'OK', (moves(id, payload) or earlier ~= id and moves(earlier, earlier_payload)) and 1 or 0 }

@@ -49,6 +49,8 @@ local now, retired = now_ms(), tonumber(was[3] or 0)
 -- Its permit may be another's. A mark from before the clock was set back says nothing of a claim made since.
 local known = is_ahead(claimed or 0, now) == is_ahead(retired, now)
 if holder ~= owner and claimed and claimed <= retired and known then return { 'DENIED', was[1] } end
+-- Before the first write: what is damaged leaves the task as it is.
+local sent = redis.call('HMGET', steering.ids, '', topic_field(task_id))
 -- The lease of a task that waited for long is gone, but not its epoch.
 if was[4] then redis.call('HSETNX', lease, 'epoch', was[4]) end
 local epoch, left_ms = lease_take(lease, owner, lease_ms, ttl_ms, now)
@@ -60,7 +62,6 @@ if not again then
   if was[1] == 'RUNNING' and holder ~= '' then redis.call('HINCRBY', task, 'crashes', 1) end
   record_write(task, { key = tasks, member = task_id }, write, ttl_ms, fields)
 end
-local sent = redis.call('HMGET', steering.ids, '', topic_field(task_id))
 local head = log_head(sent[1] or nil)
 local dropped = head.first > 1 and head.before_ms * 1000 >= tonumber(was[6] or 0)
 return { 'OK', epoch, redis.call('HGETALL', task), redis.call('EXISTS', journal), sent[2] and 1 or 0, dropped and 1 or 0 }

@@ -3,9 +3,13 @@
 -- that comes too early only finds that the key must wait.
 -- @include flow_key
 -- @include job_line
-local function job_late(keys, job, now)
+-- @include job_since
+local function job_late(keys, payload, job, now)
   local late = tonumber(redis.call('ZSCORE', keys.queue, job.id) or 0) - math.max(now, job.at_ms or now)
-  if late > 300000 then redis.call('ZADD', keys.queue, 'XX', string.format('%.0f', now), job.id) end
+  if late > 300000 then
+    redis.call('ZADD', keys.queue, 'XX', string.format('%.0f', now), job.id)
+    job_waits(payload, now)
+  end
   local key = job_line(keys.owners, job.id)
   local waits = key and tonumber(redis.call('ZSCORE', keys.waits, key) or nil)
   if key and (not waits or waits > now + 300000) then flow_turn(keys, key) end

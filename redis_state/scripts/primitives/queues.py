@@ -123,7 +123,7 @@ class QueueScripts(ScriptRunner):
         patience_ms: int,
         retired: int = 0,
     ) -> PendingReply:
-        """OK state: WAITS, CLAIMED, RELEASED, QUEUED or HELD."""
+        """OK state: WAITS, MISPLACED, CLAIMED, RELEASED, QUEUED or HELD."""
 
     @script
     def list_claims(
@@ -136,9 +136,12 @@ class QueueScripts(ScriptRunner):
         self,
         keys: QueueKeys,
         *,
+        payload: str,
+        earlier_payload: str,
         id: str,  # noqa: A002
+        earlier: str,
         earlier_ms: int,
-        at_ms: int | None = None,
+        since_ms: int | None,
     ) -> PendingReply:
         """OK moved."""
 
@@ -165,8 +168,10 @@ class QueueScripts(ScriptRunner):
         self,
         keys: QueueKeys,
         *,
+        payload: str,
         id: str,  # noqa: A002
         at_ms: int,
+        earlier_ms: int,
         sooner: bool,
         life_ms: int,
     ) -> PendingReply:

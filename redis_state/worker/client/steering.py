@@ -12,7 +12,7 @@ from redis_state.models.tasks import new_id
 from redis_state.primitives.listed import behind_a_write
 from redis_state.transport.keys import is_pause_id, token_digest
 from redis_state.worker.client.decisions import ClientDecisions
-from redis_state.worker.queue.job import Job
+from redis_state.worker.queue.placing import place_by_record
 from redis_state.worker.tasks.changes import TaskChanges
 from redis_state.worker.tasks.children.cancelling import CancelCascade
 
@@ -42,7 +42,7 @@ class ClientSteering(ClientDecisions):
         APPROVE and REJECT with a ``resume_token`` resolve that pause of this task, see `resolve`.
         The value is the payload's ``value``, else its ``decision``. The stored event names the
         token by its digest, and has no ``value``. CANCEL also cancels a waiting task, see `cancel`.
-        PRIORITIZE moves a queued task.
+        PRIORITIZE moves a queued task; if the call fails before that, a sweeper moves it.
 
         Errors: SteeringValidationError if the payload breaks the rules of its type; InvalidField if
         there is no such type, or the payload is no object; KeyReused if the ``event_id`` is that of
@@ -135,8 +135,7 @@ class ClientSteering(ClientDecisions):
         """Change the priority of a waiting task. A running task receives an event."""
         waiting = await self._changes.prioritize(session_id, task_id, priority)
         if waiting is not None:
-            job = Job.of(waiting)._replace(priority=priority)
-            await self._queue.move(job, before=waiting.priority)
+            await place_by_record(self.store, self._queue, waiting)
 
 
 def _naming_token(event: SteeringEvent) -> SteeringEvent:

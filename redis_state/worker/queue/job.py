@@ -126,6 +126,7 @@ class QueueState(StrEnum):
     """What the queue had of a job, and what was done."""
 
     WAITS = "WAITS"  # it is there for any worker
+    MISPLACED = "MISPLACED"  # so it is, at the place of another priority, see `place_by_record`
     CLAIMED = "CLAIMED"  # a worker has claimed it and may be about to start it
     RELEASED = "RELEASED"  # who claimed it never started it: it is there for any worker again
     QUEUED = "QUEUED"  # it was not there, and is now

@@ -136,15 +136,20 @@ class Queue:
         found = await asyncio.gather(*(self._ensure(job, patience_ms) for job in jobs))
         return list(found)
 
-    async def move(self, job: Job, *, before: int) -> None:
-        """Move a job that waits from one priority to its own; not one that is put off.
+    async def move(self, job: Job) -> None:
+        """Move a job that is due to the place of its priority. See `place_by_record`.
 
-        Errors: BackendUnavailable.
+        A repetition finds it there. Errors: BackendUnavailable.
         """
-        earlier_ms = seniority_ms(job.priority) - seniority_ms(before)
-        name = job.id_under(self._keys.jobs_tag)
+        name, earlier = self._ids(job)
         await self._scripts.move_job(
-            self.keys(job.queue), id=name, earlier_ms=earlier_ms, at_ms=job.at_ms
+            self.keys(job.queue),
+            payload=payload_key(name),
+            earlier_payload=payload_key(earlier),
+            id=name,
+            earlier=earlier,
+            earlier_ms=seniority_ms(job.priority),
+            since_ms=job.since_ms,
         )
 
     async def defer(self, job: Job, *, sooner: bool) -> None:
@@ -152,12 +157,15 @@ class Queue:
 
         One that is due, and waits for its key, is put off too. Errors: BackendUnavailable.
         """
-        at_ms = job.at_ms or 0
-        if sooner:
-            at_ms -= seniority_ms(job.priority)
         name = job.id_under(self._keys.jobs_tag)
         await self._scripts.defer_job(
-            self.keys(job.queue), id=name, at_ms=at_ms, sooner=sooner, life_ms=self._life_ms
+            self.keys(job.queue),
+            payload=payload_key(name),
+            id=name,
+            at_ms=job.at_ms or 0,
+            earlier_ms=seniority_ms(job.priority),
+            sooner=sooner,
+            life_ms=self._life_ms,
         )
 
     async def backlog(self, queue: str | None = None, *, ages: bool = True) -> Backlog:
@@ -387,7 +395,7 @@ class Queue:
     async def _ensure(self, job: Job, patience_ms: int) -> tuple[QueueState, int]:
         await self.names.know(job.queue or self.name, at_ms=job.at_ms)
         written = self._written(job)
-        earlier = job._replace(runs=max(0, job.runs - 1)).id_under(self._keys.jobs_tag)
+        _, earlier = self._ids(job)
         reply = await self._scripts.ensure_job(
             self.keys(job.queue),
             payload=payload_key(written.id),
@@ -402,6 +410,11 @@ class Queue:
         )
         state = QueueState(reply.text(0))
         return state, int(reply.facts[1]) if state is QueueState.HELD else 0
+
+    def _ids(self, job: Job) -> tuple[str, str]:
+        """Return a job's id, and that of the run before."""
+        tag = self._keys.jobs_tag
+        return job.id_under(tag), job._replace(runs=max(0, job.runs - 1)).id_under(tag)
 
     def _written(self, job: Job) -> QueuedJob:
         return QueuedJob(

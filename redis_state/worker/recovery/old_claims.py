@@ -86,7 +86,7 @@ class OldClaims:
         await asyncio.gather(*running)
         waiting = [task for task in ours if task.status is TaskStatus.PENDING]
         return await queue_again(
-            self._transitions, self._queue, waiting, patience_ms=self._patience_ms
+            *(self._store, self._transitions, self._queue, waiting), patience_ms=self._patience_ms
         )
 
     async def _end(self, found: Sequence[tuple[OldClaim, TaskStatusView | None]]) -> None:

@@ -1,7 +1,8 @@
 """The sweeper: inspects every unfinished task in time, and repairs what a crash left.
 
     missing or terminal      its entry is removed, if it was marked as ended before
-    PENDING                  its job is put into the queue if it is missing
+    PENDING                  its job is put into the queue if it is missing, and moved to the
+                             place of its priority
     RUNNING, lease valid     checked again when the lease expires
     RUNNING, lease expired   queued for another worker; failed if too many have died with it
     PAUSED                   checked again at its deadline; overdue, resolved by its policy
@@ -288,6 +289,8 @@ class Sweeper:
             left_ms, status_view = await self._left_of_wait(status_view)
             if status_view is not None and status_view.status is TaskStatus.PAUSED:
                 await self._pauses.settle(status_view)
+                # Its record may live longer by now than when it was sent something.
+                await self._store.steering.hold(*task)
                 age_ms = _claimed_ms(claim) - status_view.order // 1000
                 longest_ms = max(_LONGEST_PAUSE_MS, min(age_ms // 2, _LONGEST_DELAY_MS))
                 if left_ms is not None and left_ms <= longest_ms:
@@ -354,7 +357,7 @@ class Sweeper:
     ) -> list[tuple[WatchClaim, int | None]]:
         tasks = [each.task for each in waiting]
         mended = await queue_again(
-            self._transitions, self._queue, tasks, patience_ms=self._patience_ms
+            *(self._store, self._transitions, self._queue, tasks), patience_ms=self._patience_ms
         )
         for task, how in zip(tasks, mended, strict=True):
             orphan = task.status is TaskStatus.RUNNING

@@ -17,6 +17,7 @@ from typing import Any, NoReturn, cast
 
 from redis_state.errors import (
     BackendError,
+    CorruptState,
     InvalidTransition,
     JournalRewound,
     LeaseLost,
@@ -300,7 +301,8 @@ class TaskRun:
             return
         try:
             again_s = await self._end.write(*outcome, self._trouble())
-        except JournalRewound as rewound:
+        except (JournalRewound, CorruptState) as rewound:
+            # The next run reads what is there. What is damaged ends it.
             log.warning("task %r begins again: %s", self._task_id, rewound)
             await self._end.hand_back()
             raise RunAgain(defer_s=AGAIN_S) from None

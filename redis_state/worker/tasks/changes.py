@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 
 from redis_state.models import TaskState, TaskStatus
 from redis_state.models.attributes import Attributes, check_attributes
@@ -28,7 +29,11 @@ class TaskChanges:
     async def prioritize(
         self, session_id: str, task_id: str, priority: int
     ) -> TaskStatusView | None:
-        """Change the priority of a task that waits; return what it was, or None if none waits."""
+        """Change the priority of a task that waits; return what it is, or None if none waits.
+
+        Its job is to be placed next. The watch list has the task before: a crash in between leaves
+        the place to the sweeper.
+        """
         keys = self._store.tasks.keys(session_id, task_id)
         while True:
             record = await self._store.tasks.load_fields(session_id, task_id)
@@ -37,11 +42,12 @@ class TaskChanges:
             found = TaskStatusView.of(session_id, task_id, record.fields)
             if found.status not in (TaskStatus.PENDING, TaskStatus.PAUSED):
                 return None
+            await self._books.inspect_soon(session_id, task_id)
             reply = await self._scripts.prioritize_task(
                 keys, priority=priority, write=new_write_id(), expected=record.version
             )
             if reply.word is ReplyCode.OK:
-                return found
+                return replace(found, priority=priority, version=int(reply.facts[0]))
 
     async def set_attributes(
         self,

@@ -5,6 +5,7 @@ Their workers kept dying, the server kept refusing what they wrote, or no worker
 
 from __future__ import annotations
 
+from redis_state.errors import BackendError
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
@@ -17,3 +18,10 @@ async def record_dead(store: RedisStateStore, session_id: str, task_id: str) -> 
         member=codec.encode([session_id, task_id]).decode(),
         ttl_ms=ms(store.settings.finished_task_ttl),
     )
+
+
+def unreadable(error: Exception) -> str:
+    """Return why a task cannot be read. The text of what its author wrote is left out."""
+    name = type(error).__name__
+    said = f": {error}" if isinstance(error, BackendError) else ""
+    return f"the task cannot be read: {name}{said}"

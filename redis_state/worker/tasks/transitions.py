@@ -21,6 +21,8 @@ from typing import Any, TypeAlias
 
 from redis_state.errors import (
     BackendError,
+    CommandRefused,
+    CorruptState,
     InvalidTransition,
     LeaseLost,
     PayloadLost,
@@ -43,7 +45,7 @@ from redis_state.stores.sessions.task_status import TaskStatusView
 from redis_state.stores.sessions.tasks import move_fields
 from redis_state.stores.sessions.updates import NewUpdate
 from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
-from redis_state.worker.tasks.dead_letters import record_dead
+from redis_state.worker.tasks.dead_letters import record_dead, unreadable
 from redis_state.worker.tasks.handed_back import MOST_UNREAD, HandedBack
 from redis_state.worker.tasks.moves import announcement, raise_refused, status_update
 from redis_state.worker.tasks.recorded.replay import Replay
@@ -105,6 +107,7 @@ class TaskTransitions:
         One that more than ``max_crashes`` holders in a row left that way is failed instead. With
         ``claimed`` it is not started if that claim was retired, see `retire`. ``keep`` renews the
         lease while its journal and its input are read, which may take longer than the lease lasts.
+        One of which a part is damaged is a dead letter; `retry` continues it once that is repaired.
         Errors: PayloadUnreadable, PayloadStoreUnavailable: it is PENDING again.
         """
         keys = self._store.tasks.keys(session_id, task_id)
@@ -155,21 +158,22 @@ class TaskTransitions:
         except PayloadLost as lost:
             await self._give_up(session_id, task_id, held, f"PayloadLost: {lost}")
             return NotStarted(str(lost))
-        except (ValueError, TypeError, KeyError) as error:
-            reason = f"the task cannot be read: {type(error).__name__}"
-            return await self._leave_unread(session_id, task_id, held, flat, reason)
+        except (CorruptState, CommandRefused, ValueError, TypeError, KeyError) as error:
+            return await self._leave_unread(session_id, task_id, held, flat, error)
         return NotStarted("held") if losses else started
 
     async def _leave_unread(
-        self, session_id: str, task_id: str, held: HeldLease, flat: list[Any], reason: str
+        self, session_id: str, task_id: str, held: HeldLease, flat: list[Any], error: Exception
     ) -> NotStarted:
-        """Leave a task that this worker cannot read to others: they may have a later version.
+        """Leave a task that this worker cannot read to others.
 
-        One that is damaged cannot be read by any. After some tries it is a dead letter.
+        They may have a later version, or more rights. After some tries it is a dead letter. One
+        that is known to be damaged is so at once.
         """
+        reason = unreadable(error)
         handed_back = handed_back_of(flat).again_unread(attempts_of(flat))
-        if handed_back.unread >= MOST_UNREAD:
-            await self._dead_letter(session_id, task_id, held, reason)
+        if isinstance(error, CorruptState) or handed_back.unread >= MOST_UNREAD:
+            await self._dead_letter(session_id, task_id, held, reason, crashes=crashes_of(flat))
             return NotStarted(reason)
         log.warning("task %r is left to another worker: %s", task_id, reason)
         await self._give_back(session_id, task_id, held, reason, handed_back)

@@ -182,12 +182,14 @@ async def _looked_at_by_two(
     other, transitions = Queue(store, name=queue_of(store.settings)), TaskTransitions(store)
 
     async def meanwhile() -> None:
-        assert await queue_again(transitions, other, [look], patience_ms=100) != [QueueState.HELD]
+        assert await queue_again(store, transitions, other, [look], patience_ms=100) != [
+            QueueState.HELD
+        ]
         if between is not None:
             await between()
 
     slow.meanwhile = meanwhile
-    await queue_again(transitions, slow, [look], patience_ms=100)
+    await queue_again(store, transitions, slow, [look], patience_ms=100)
     assert slow.meanwhile is None
 
 

@@ -200,7 +200,7 @@ def test_scripts_that_keep_their_reply_are_idempotent_or_known_not_to_be() -> No
     # An upload is used up. A schedule, a queue, a rate and a batch go on to what is next. A stream
     # takes the same row again, and one that is deleted is missing.
     assert keeping - idempotent == {
-        *("commit_blob", "end_job", "claim_jobs", "claim_parked", "move_job", "take_rate"),
+        *("commit_blob", "end_job", "claim_jobs", "claim_parked", "take_rate"),
         "withdraw_jobs",
         *("add_item", "append_stream", "delete_stream"),
     }

@@ -11,9 +11,12 @@ pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore, Settings
 from redis_state.models import SteeringEvent, SteeringEventType, TaskStatus
+from redis_state.testing import eventually
 from redis_state.worker import TaskContext
+from redis_state.worker.tasks.moves import watch_entry
 from tests.support.processes.pools import SESSION, becomes, open_token, pool
 from tests.support.scripts.replies import clock_passes
+from tests.support.tasks.crash_states import make_due
 
 MESSAGE = SteeringEventType.USER_MESSAGE
 DROPPED = "was dropped"
@@ -61,6 +64,42 @@ async def test_what_a_waiting_task_was_sent_lives_as_long_as_the_task(
     # The task is over, and what it was sent need not live longer.
     assert await commands.pttl(log.rows) <= 1.5 * store.steering.bounds.ttl_ms
     assert DROPPED not in caplog.text
+
+
+@pytest.mark.parametrize("handler", ["parent", "ask"])
+async def test_what_a_task_was_sent_before_it_waits_lives_as_long_as_the_task(
+    store: RedisStateStore, handler: str
+) -> None:
+    async def parent(ctx: TaskContext) -> list[Any]:
+        await ctx.join(await ctx.spawn("ask"))
+        return [event.payload["text"] for event in ctx.inbox.take()]
+
+    commands, log = store.transport.commands, store.base.keys.steering(SESSION)
+    async with pool(store, {"parent": parent, "ask": ask}) as client:
+        task = await client.submit(handler, session_id=SESSION)
+        await becomes(client, task, TaskStatus.PAUSED)
+        children = await client.children(SESSION, task)
+        last = children[0].task_id if children else task
+        await becomes(client, last, TaskStatus.PAUSED)
+        await client.steer(SESSION, task, MESSAGE, {"text": "on day 1"})
+        record = store.base.keys.task(SESSION, task)
+        # Much later: only the wait for a pause is in the record from its beginning.
+        for key in (log.rows, log.ids, *([record] if children else [])):
+            await store.transport.sender.send("PEXPIRE", key, 60_000, repeatable=True)
+        await make_due(store, watch_entry(SESSION, task))
+
+        async def extended() -> bool:
+            return int(await commands.pttl(record)) > 60_000
+
+        await eventually(extended, "a sweeper has inspected the task")
+        for key in (log.rows, log.ids):
+
+            async def held(key: str = key) -> bool:
+                return int(await commands.pttl(key)) >= int(await commands.pttl(record))
+
+            await eventually(held, "what the task was sent lives as long")
+        await client.approve(await open_token(store, last), actor="ann")
+        assert (await client.wait(SESSION, task, timeout_s=60)).result == ["on day 1"]
 
 
 @pytest.mark.parametrize("others", [3, 20])

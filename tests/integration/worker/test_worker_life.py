@@ -225,14 +225,14 @@ async def test_only_a_task_that_waits_gets_a_new_priority_at_once(
     await create(life)
     waiting = await TaskChanges(store).prioritize(SESSION, "t", 5)
     assert waiting is not None
-    assert (waiting.attempts, waiting.priority, waiting.queue) == (0, 3, None)
+    assert (waiting.attempts, waiting.priority, waiting.queue) == (0, 5, None)
     run = await started(life)
     assert await TaskChanges(store).prioritize(SESSION, "t", 9) is None
     await TaskChanges(store).set_priority(run, 8)
     await life.finish_run(run, TaskStatus.PENDING)
     waiting = await TaskChanges(store).prioritize(SESSION, "t", 9)
     assert waiting is not None
-    assert (waiting.attempts, waiting.priority, waiting.queue) == (1, 8, None)
+    assert (waiting.attempts, waiting.priority, waiting.queue) == (1, 9, None)
     state = await store.tasks.load(SESSION, "t")
     assert state is not None
     assert state.priority == 9

@@ -157,7 +157,14 @@ async def test_at_once_each_item_has_a_place_of_its_own(scripts: Scripts, keys: 
 async def test_a_job_is_moved_only_sooner_or_only_later(scripts: Scripts, keys: Keys) -> None:
     now, queue = await clock_ms(scripts), keys.queue("q")
     job = queued_job(keys, "t", at_ms=now + HOUR)
-    defer = partial(scripts.defer_job, queue, id=job.id, life_ms=HOUR)
+    defer = partial(
+        scripts.defer_job,
+        queue,
+        payload=job_payload(keys, "t"),
+        id=job.id,
+        earlier_ms=0,
+        life_ms=HOUR,
+    )
     assert await defer(at_ms=1, sooner=True) == ok(0)
     await scripts.queue_job(queue, payload=job_payload(keys, "t"), job=job)
     for at_ms, sooner, moved in (
@@ -178,7 +185,14 @@ async def test_a_job_that_waits_in_its_keys_line_is_put_off_with_its_key(
     now, queue = await clock_ms(scripts), keys.queue("q")
     job = queued_job(keys, "t", key="k:acme")
     await scripts.queue_job(queue, payload=job_payload(keys, "t"), job=job)
-    defer = partial(scripts.defer_job, queue, id=job.id, life_ms=HOUR)
+    defer = partial(
+        scripts.defer_job,
+        queue,
+        payload=job_payload(keys, "t"),
+        id=job.id,
+        earlier_ms=0,
+        life_ms=HOUR,
+    )
     # Only later: it is due already, and no time of the past puts it off.
     assert await defer(at_ms=1, sooner=True) == ok(0)
     assert await defer(at_ms=now, sooner=False) == ok(0)

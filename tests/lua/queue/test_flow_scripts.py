@@ -13,7 +13,7 @@ import pytest
 from redis_state.scripts import EndedJob, EndedJobs, Scripts
 from redis_state.transport.keys import Keys
 from tests.support.scripts.replies import HOUR, ask, clock_ms, clock_passes, lives, ok
-from tests.support.scripts.tasks import ensure_job, job_payload, queued_job
+from tests.support.scripts.tasks import ensure_job, job_payload, move_job, queued_job
 
 
 async def put(scripts: Scripts, keys: Keys, task: str, key: str = "", **changes: Any) -> None:
@@ -689,7 +689,7 @@ async def test_a_job_with_a_key_is_moved_and_cleared(scripts: Scripts, keys: Key
     for task in ("a", "b", "c"):
         await put(scripts, keys, task, "k")
         await clock_passes(scripts, await clock_ms(scripts))
-    assert await scripts.move_job(queue, id=queued_job(keys, "c").id, earlier_ms=HOUR) == ok(1)
+    assert await move_job(scripts, keys, "c", earlier_ms=HOUR) == ok(1)
     assert list(await claim(scripts, keys, 1)) == ["c"]
     await scripts.clear_queue(queue, history=keys.queue_history())
     assert await claim(scripts, keys) == {}

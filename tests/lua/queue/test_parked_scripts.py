@@ -11,7 +11,7 @@ from redis_state.scripts import Scripts
 from redis_state.transport.keys import Keys
 from tests.lua.queue.test_flow_scripts import claim, end, limit, put
 from tests.support.scripts.replies import HOUR, ask, clock_ms, clock_passes, lives, ok
-from tests.support.scripts.tasks import ensure_job, job_payload, queued_job
+from tests.support.scripts.tasks import ensure_job, job_payload, move_job, queued_job
 
 ONE, TWO = "v:h/1;", "v:h/2;"
 
@@ -41,7 +41,8 @@ async def park(
 
 async def parked(scripts: Scripts, keys: Keys, task: str, key: str = "", **more: Any) -> None:
     """Put a job, claim it and park it."""
-    await put(scripts, keys, task, key)
+    since_ms = round(float(more.get("place", b"1000")))
+    await put(scripts, keys, task, key, since_ms=since_ms)
     assert await park(scripts, keys, task, (await claim(scripts, keys))[task], **more) == 1
 
 
@@ -85,14 +86,11 @@ async def test_each_claim_tells_when_a_job_was_last_parked(scripts: Scripts, key
 
 
 async def test_parked_jobs_keep_their_places(scripts: Scripts, keys: Keys) -> None:
-    for task, place in (("late", b"3000"), ("first", b"999.5"), ("then", b"2000")):
+    for task, place in (("late", b"90000"), ("first", b"70000.5"), ("then", b"80000")):
         await parked(scripts, keys, task, place=place)
     assert list((await served(scripts, keys, most=1))[0]) == ["first"]
-    # Three points of priority, which change while the job is parked.
-    moved = await scripts.move_job(
-        keys.queue("q"), id=queued_job(keys, "late").id, earlier_ms=2_500
-    )
-    assert moved == ok(1)
+    # A point of priority, which changes while the job is parked.
+    assert await move_job(scripts, keys, "late", earlier_ms=60_000) == ok(1)
     found, more = await served(scripts, keys, most=1)
     assert (list(found), more) == (["late"], 1)
 
@@ -102,8 +100,10 @@ async def test_a_parked_job_that_is_put_off_is_found_by_no_worker_until_then(
     scripts: Scripts, keys: Keys, key: str
 ) -> None:
     await parked(scripts, keys, "t", key)
-    now, queue, job = await clock_ms(scripts), keys.queue("q"), queued_job(keys, "t").id
-    defer = partial(scripts.defer_job, queue, id=job, life_ms=HOUR)
+    now, queue, job = await clock_ms(scripts), keys.queue("q"), queued_job(keys, "t")
+    defer = partial(
+        *(scripts.defer_job, queue), payload=job.payload, id=job.id, earlier_ms=0, life_ms=HOUR
+    )
     # It is due already: no time of the past moves it.
     for sooner in (True, False):
         assert await defer(at_ms=now, sooner=sooner) == ok(0)

@@ -8,7 +8,7 @@ import pytest
 from redis_state.scripts import EndedJob, EndedJobs, Reply, Scripts
 from redis_state.transport.keys import Keys
 from tests.support.scripts.replies import HOUR, ask, clock_ms, clock_passes, lives, ok
-from tests.support.scripts.tasks import ensure_job, job_payload, queued_job
+from tests.support.scripts.tasks import ensure_job, job_payload, move_job, queued_job
 
 
 async def put(scripts: Scripts, keys: Keys, task: str, **changes: Any) -> Reply:
@@ -243,20 +243,69 @@ async def test_claims_are_listed_once_they_are_old_enough(scripts: Scripts, keys
 
 
 async def test_a_job_is_moved_while_it_waits(scripts: Scripts, keys: Keys) -> None:
-    queue = keys.queue("q")
     await put(scripts, keys, "a")
     await clock_passes(scripts, await clock_ms(scripts))
     await put(scripts, keys, "b")
-    assert await scripts.move_job(queue, id=queued_job(keys, "b").id, earlier_ms=HOUR) == ok(1)
-    assert await waiting(scripts, keys) == ["b:0", "a:0"]
-    assert await scripts.move_job(queue, id=queued_job(keys, "c").id, earlier_ms=1) == ok(0)
-    # One that is put off is not due any earlier for it, nor later.
-    later, moved = await clock_ms(scripts) + HOUR, queued_job(keys, "b").id
-    for earlier_ms in (2 * HOUR, -HOUR):
-        put_off = scripts.move_job(queue, id=moved, earlier_ms=earlier_ms, at_ms=later)
-        assert await put_off == ok(0)
-    assert await scripts.move_job(queue, id=moved, earlier_ms=-2 * HOUR, at_ms=1) == ok(1)
+    # A repetition finds it moved.
+    for moved in (1, 0):
+        assert await move_job(scripts, keys, "b", earlier_ms=HOUR) == ok(moved)
+        assert await waiting(scripts, keys) == ["b:0", "a:0"]
+    assert await move_job(scripts, keys, "c", earlier_ms=HOUR) == ok(0)
+    assert await move_job(scripts, keys, "b", earlier_ms=0) == ok(1)
     assert await waiting(scripts, keys) == ["a:0", "b:0"]
+    # One that is put off is not due any earlier for it.
+    await put(scripts, keys, "later", at_ms=await clock_ms(scripts) + HOUR)
+    assert await move_job(scripts, keys, "later", earlier_ms=2 * HOUR) == ok(0)
+    assert await waiting(scripts, keys) == ["a:0", "b:0", "later:0"]
+
+
+async def test_a_job_that_is_moved_there_and_back_has_its_place(
+    scripts: Scripts, keys: Keys
+) -> None:
+    queue = keys.queue("q").queue
+    await put(scripts, keys, "t", earlier_ms=2 * 60_000)
+    before = await ask(scripts, "ZRANGE", queue, 0, -1, "WITHSCORES")
+    for earlier_ms in (60_000, 0, HOUR, 2 * 60_000):
+        assert await move_job(scripts, keys, earlier_ms=earlier_ms) == ok(1)
+    after = await ask(scripts, "ZRANGE", queue, 0, -1, "WITHSCORES")
+    assert (after[0], round(float(after[1]), 2)) == (before[0], round(float(before[1]), 2))
+
+
+async def test_a_job_that_was_handed_off_is_moved_under_the_id_that_it_kept(
+    scripts: Scripts, keys: Keys
+) -> None:
+    await put(scripts, keys, "before")
+    await clock_passes(scripts, await clock_ms(scripts))
+    await put(scripts, keys, "t")
+    assert await ensure_job(scripts, keys, runs=1, earlier_ms=HOUR) == "MISPLACED"
+    assert await move_job(scripts, keys, runs=1, earlier_ms=HOUR) == ok(1)
+    assert await ensure_job(scripts, keys, runs=1, earlier_ms=HOUR) == "WAITS"
+    assert await waiting(scripts, keys) == ["t:0", "before:0"]
+
+
+async def test_a_job_of_an_earlier_version_is_placed_by_when_its_task_was_made(
+    scripts: Scripts, keys: Keys
+) -> None:
+    now, payload = await clock_ms(scripts), job_payload(keys)
+    await put(scripts, keys, "t", since_ms=now - HOUR)
+    written = queued_job(keys).payload
+    await ask(scripts, "SET", payload, written, "PX", HOUR)
+    # It does not say since when it waits: a sweeper leaves it there.
+    assert await ensure_job(scripts, keys, earlier_ms=60_000) == "WAITS"
+    assert await move_job(scripts, keys, earlier_ms=60_000, since_ms=now - HOUR) == ok(1)
+    assert await move_job(scripts, keys, earlier_ms=60_000, since_ms=now - HOUR) == ok(0)
+    assert await ask(scripts, "GET", payload) == written
+
+
+async def test_what_stands_for_a_payload_and_is_none_is_left_where_it_is(
+    scripts: Scripts, keys: Keys
+) -> None:
+    await put(scripts, keys, "t")
+    await ask(scripts, "DEL", job_payload(keys))
+    await ask(scripts, "RPUSH", job_payload(keys), "x")
+    await ask(scripts, "PEXPIRE", job_payload(keys), HOUR)
+    assert await ensure_job(scripts, keys, earlier_ms=HOUR) == "WAITS"
+    assert await move_job(scripts, keys, earlier_ms=HOUR, since_ms=1) == ok(0)
 
 
 async def test_the_only_job_of_a_list_is_moved_and_the_list_still_has_a_lifetime(
@@ -264,9 +313,8 @@ async def test_the_only_job_of_a_list_is_moved_and_the_list_still_has_a_lifetime
 ) -> None:
     now, queue = await clock_ms(scripts), keys.queue("q")
     await put(scripts, keys, "t", key="k:acme")
-    for earlier_ms in (HOUR, 0, -2 * HOUR):
-        job = queued_job(keys, "t").id
-        assert await scripts.move_job(queue, id=job, earlier_ms=earlier_ms) == ok(1)
+    for earlier_ms in (HOUR, 2 * HOUR, 0):
+        assert await move_job(scripts, keys, earlier_ms=earlier_ms) == ok(1)
         assert (await lives(scripts, queue.keyed))[0] > HOUR // 2
     # It goes forward, and a later place leaves it there.
     for since_ms in (now - HOUR, now):

@@ -209,13 +209,6 @@ CASES: dict[str, Case] = {
         ),
         lambda scripts, keys: ask(scripts, "ZCARD", keys.rates()),
     ),
-    "move_job": Case(
-        lambda scripts, keys: _queue(scripts, keys, "a", "b"),
-        lambda scripts, keys: scripts.move_job(
-            keys.queue("q"), id=queued_job(keys, "b").id, earlier_ms=2 * HOUR
-        ),
-        _queued,
-    ),
     "withdraw_jobs": Case(
         lambda scripts, keys: _queue(scripts, keys, "a", "b"),
         lambda scripts, keys: scripts.withdraw_jobs(

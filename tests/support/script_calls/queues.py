@@ -20,6 +20,7 @@ from tests.support.scripts.keys import (
 from tests.support.scripts.replies import HOUR
 from tests.support.scripts.tasks import (
     job_payload,
+    move_job,
     queued_job,
 )
 
@@ -39,7 +40,13 @@ def _save_job(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
 
 CALLS: dict[str, Call] = {
     "defer_job": lambda scripts, keys: scripts.defer_job(
-        keys.queue("q"), id=queued_job(keys).id, at_ms=1, sooner=True, life_ms=HOUR
+        keys.queue("q"),
+        payload=job_payload(keys),
+        id=queued_job(keys).id,
+        at_ms=1,
+        earlier_ms=1,
+        sooner=True,
+        life_ms=HOUR,
     ),
     "retire_claim": lambda scripts, keys: scripts.retire_claim(
         task_keys(keys, SESSION), version=1, claimed=1
@@ -105,9 +112,7 @@ CALLS: dict[str, Call] = {
         version="1",
         patience_ms=0,
     ),
-    "move_job": lambda scripts, keys: scripts.move_job(
-        keys.queue("q"), id=queued_job(keys).id, earlier_ms=1
-    ),
+    "move_job": lambda scripts, keys: move_job(scripts, keys, earlier_ms=1),
     "withdraw_jobs": lambda scripts, keys: scripts.withdraw_jobs(
         keys.queue("q"), jobs=[queued_job(keys).id]
     ),

@@ -17,6 +17,11 @@ from redis_state.transport.keys import Keys
 from tests.support.scripts.keys import saying, task_keys
 from tests.support.scripts.replies import HOUR, ask
 
+# As arq writes a job.
+_PAYLOAD = (
+    b'{"t":null,"f":"run_task","a":[{"session_id":"s","task_id":"%b","runs":%d}],"k":{},"et":1}'
+)
+
 
 def task_values(status: str) -> list[bytes]:
     """Make what a host's save of a task in this state writes."""
@@ -60,7 +65,7 @@ def queued_job(
     job = QueuedJob(
         channel=keys.queue("q").channel,
         id=f"{keys.jobs_tag}/s/{task}:{runs}",
-        payload=b"payload",
+        payload=_PAYLOAD % (task.encode(), runs),
         life_ms=HOUR,
         earlier_ms=0,
         since_ms=since_ms,
@@ -81,9 +86,10 @@ async def ensure_job(
     version: str = "1",
     patience_ms: int = HOUR,
     retired: int = 0,
+    earlier_ms: int = 0,
 ) -> str:
     """Ensure that the job of a task's run is queued; return what the queue had of it."""
-    job = queued_job(keys, task, runs=runs, key=key)
+    job = queued_job(keys, task, runs=runs, key=key, earlier_ms=earlier_ms)
     before = max(0, runs - 1)
     reply = await scripts.ensure_job(
         keys.queue("q"),
@@ -98,6 +104,28 @@ async def ensure_job(
         retired=retired,
     )
     return reply.text(0)
+
+
+async def move_job(
+    scripts: Scripts,
+    keys: Keys,
+    task: str = "t",
+    *,
+    earlier_ms: int,
+    runs: int = 0,
+    since_ms: int | None = None,
+) -> Reply:
+    """Move a job to the place of a priority that is worth so much."""
+    name, before = (queued_job(keys, task, runs=run).id for run in (runs, max(0, runs - 1)))
+    return await scripts.move_job(
+        keys.queue("q"),
+        payload=f"arq:job:{name}",
+        earlier_payload=f"arq:job:{before}",
+        id=name,
+        earlier=before,
+        earlier_ms=earlier_ms,
+        since_ms=since_ms,
+    )
 
 
 def job_payload(keys: Keys, task: str = "t", *, runs: int = 0) -> str:
