@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-from redis_state.errors import BackendError, NoConnection
+from redis_state.errors import BackendError, CommandRefused, NoConnection
+
+_LACKS_A_RIGHT = "not permitted"
 
 
 class Verdict(StrEnum):
@@ -24,8 +26,9 @@ class Finding:
     """The answer to one question about one server.
 
     ``says`` is what was found, ``means`` what follows from it, ``do`` what to do. The last two are
-    empty for what is sound. ``examined`` of ``total`` are the keys that were looked through, where
-    the question needs it; ``total`` is None where the server does not say it.
+    empty for what is sound, and for what nobody can find out. ``examined`` of ``total`` are the
+    keys that were looked through, where the question needs it; ``total`` is None where the server
+    does not say it.
     """
 
     server: str
@@ -59,4 +62,11 @@ async def answered(place: str, question: str, answers: Found) -> Found:
         except NoConnection:
             raise
         except (BackendError, NotReported) as error:
-            yield Finding(place, question, Verdict.UNKNOWN, str(error))
+            means, do = "", ""
+            if isinstance(error, CommandRefused) and _LACKS_A_RIGHT in str(error):
+                means = "this user lacks a right, so this was not looked at"
+                do = (
+                    "ask once more with --url and a user who has it: the role admin of "
+                    "`redis-state acl` has SCAN, and no role has CONFIG, as it shows passwords"
+                )
+            yield Finding(place, question, Verdict.UNKNOWN, str(error), means, do)
