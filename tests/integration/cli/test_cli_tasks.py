@@ -75,6 +75,18 @@ async def test_tasks_are_listed_of_all_sessions_or_of_one(
     await served.cancel("another", other, hard=True)
 
 
+@pytest.mark.parametrize("choice", [(), ("-s", SESSION)])
+async def test_a_list_that_is_cut_off_says_so(
+    client: TaskClient, settings: Settings, choice: tuple[str, ...]
+) -> None:
+    for _ in range(3):
+        await client.submit("ask", session_id=SESSION)
+    for limit, more in ((2, "there are more than 2: --limit lists more"), (3, "")):
+        ran = await cli(settings, "tasks", *choice, "--limit", str(limit), "--json")
+        assert len(ran.document) == limit
+        assert more in ran.err if more else not ran.err
+
+
 async def test_dead_tasks_are_listed(client: TaskClient, settings: Settings) -> None:
     store = client.store
     await make(store)
