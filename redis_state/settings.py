@@ -169,7 +169,10 @@ class Settings(BaseSettings):
     active_task_ttl: _Lifetime = 90 * _DAY
     """The lifetime of a task that is not terminal, after its last change."""
     finished_task_ttl: _Lifetime = 7 * _DAY
-    """The lifetime of a terminal task, after its last change. A host's save may add an eighth."""
+    """The lifetime of a terminal task, after its last change. A host's save may add an eighth.
+
+    With an archive it is two hours at least.
+    """
     graph_threads_ttl: _Lifetime = 90 * _DAY
     """The lifetime of a thread of LangGraph after its last write."""
     graph_items_ttl: _Lifetime = 400 * _DAY
