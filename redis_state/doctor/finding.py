@@ -10,8 +10,6 @@ from typing import TypeAlias
 
 from redis_state.errors import BackendError, CommandRefused, NoConnection
 
-_LACKS_A_RIGHT = "not permitted"
-
 
 class Verdict(StrEnum):
     """The kind of an answer."""
@@ -50,6 +48,11 @@ class NotReported(Exception):
     """A question without an answer."""
 
 
+def lacks_a_right(error: Exception) -> bool:
+    """Return whether the server refused a command because its user has no right to it."""
+    return isinstance(error, CommandRefused) and "not permitted" in str(error)
+
+
 async def answered(place: str, question: str, answers: Found) -> Found:
     """Yield answers as they come, then *unknown* if the server refuses what the next one needs.
 
@@ -63,7 +66,7 @@ async def answered(place: str, question: str, answers: Found) -> Found:
             raise
         except (BackendError, NotReported) as error:
             means, do = "", ""
-            if isinstance(error, CommandRefused) and _LACKS_A_RIGHT in str(error):
+            if lacks_a_right(error):
                 means = "this user lacks a right, so this was not looked at"
                 do = (
                     "ask once more with --url and a user who has it: the role admin of "

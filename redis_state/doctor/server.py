@@ -16,6 +16,7 @@ from redis_state.doctor.finding import (
     NotReported,
     Verdict,
     answered,
+    lacks_a_right,
 )
 from redis_state.doctor.lifetimes import KeySample
 from redis_state.errors import CommandRefused
@@ -419,7 +420,7 @@ class Examination:
             writing = set(commands_of(Role.APP)) - set(commands_of(Role.WATCHER))
             watches = writing <= set(missing) and not await self._missing(Role.WATCHER)
         except CommandRefused as error:
-            if "not permitted" not in str(error):
+            if not lacks_a_right(error):
                 raise
             missing, watches = ["EVAL"], False
         if missing and not watches:
