@@ -240,7 +240,9 @@ def tail(
                 await found(client, session, task)
             else:
                 # A watcher waits for a server that is away. Who looks at the terminal hears of it.
-                await client.store.update_cursor(session)
+                begin = await client.store.read_updates(session, limit=1)
+                if follow and not begin.entries:
+                    complain(f"session {session!r} has no updates: waiting for the first")
             updates = _updates(client, session, task, after, follow=follow)
             async with aclosing(updates):
                 async for cursor, update in updates:

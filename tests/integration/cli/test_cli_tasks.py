@@ -336,6 +336,19 @@ async def test_tail_of_a_session_goes_on_until_it_is_interrupted(
     assert len(ran.lines) == len(await updates_of(served.store, task))
 
 
+async def test_tail_of_a_session_without_updates_says_that_it_waits(
+    client: TaskClient, settings: Settings
+) -> None:
+    tailing = await begin(settings, "tail", "misspelt")
+    assert tailing.stderr is not None
+    said = await asyncio.wait_for(tailing.stderr.readline(), 60)
+    assert b"session 'misspelt' has no updates: waiting for the first" in said
+    tailing.send_signal(signal.SIGINT)
+    stated(await end(tailing), 130)
+    ran = await cli(settings, "tail", "misspelt", "--no-follow")
+    assert (ran.status, ran.out, ran.err) == (0, "", "")
+
+
 async def test_workers_are_listed_with_what_they_run(
     served: TaskClient, settings: Settings
 ) -> None:
