@@ -11,7 +11,14 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
-from pydantic import AfterValidator, Field, SecretStr, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    SecretStr,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     DotEnvSettingsSource,
@@ -28,8 +35,19 @@ _DAY = timedelta(days=1)
 _Seconds = Annotated[float, Field(gt=0, le=3650 * _DAY.total_seconds(), allow_inf_nan=False)]
 # 0 sets no limit: then a row's lifetime alone bounds a log.
 _Count = Annotated[int, Field(ge=0)]
+
+
+def _read_duration(given: Any) -> Any:
+    """Read text that is a number as seconds: pydantic does so for numbers only."""
+    return float(given) if isinstance(given, str) and _NUMBER.fullmatch(given.strip()) else given
+
+
+_NUMBER = re.compile(r"\d+(\.\d+)?", re.ASCII)
+_Duration = Annotated[timedelta, BeforeValidator(_read_duration)]
 # The server counts in milliseconds: less than one would delete what is written.
-_Lifetime = Annotated[timedelta, Field(ge=timedelta(milliseconds=1), le=3650 * _DAY)]
+_Lifetime = Annotated[_Duration, Field(ge=timedelta(milliseconds=1), le=3650 * _DAY)]
+# An archive and PostgreSQL are looked through for what has expired by days.
+_KeptFor = Annotated[_Duration, Field(ge=_DAY, le=36500 * _DAY)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +169,10 @@ class Settings(BaseSettings):
     active_task_ttl: _Lifetime = 90 * _DAY
     """The lifetime of a task that is not terminal, after its last change."""
     finished_task_ttl: _Lifetime = 7 * _DAY
-    """The lifetime of a terminal task, after its last change. A host's save may add an eighth."""
+    """The lifetime of a terminal task, after its last change. A host's save may add an eighth.
+
+    With an archive it is two hours at least.
+    """
     graph_threads_ttl: _Lifetime = 90 * _DAY
     """The lifetime of a thread of LangGraph after its last write."""
     graph_items_ttl: _Lifetime = 400 * _DAY
@@ -254,9 +275,9 @@ class Settings(BaseSettings):
     Once tasks have waited for a quarter of their lifetime it is 1. 0 leaves all to another process,
     `redis-state archive run --follow`. See the guide to the archive.
     """
-    archive_retention: Annotated[
-        dict[str, Annotated[timedelta, Field(ge=_DAY, le=36500 * _DAY)]], AfterValidator(_Retention)
-    ] = Field(default_factory=_Retention)
+    archive_retention: Annotated[dict[str, _KeptFor], AfterValidator(_Retention)] = Field(
+        default_factory=_Retention
+    )
     """How long the archive keeps each class of data after its end: `{"updates": "P365D"}`.
 
     Classes are `tasks`, `updates`, `sessions` and those of `archive_classes`. What is not named is
@@ -271,7 +292,7 @@ class Settings(BaseSettings):
     """When a save of an audit event returns: once PostgreSQL has it, or once Redis has it."""
     durable_events_delay: _Lifetime = timedelta(seconds=1)
     """Within which time `delayed` events move from Redis to PostgreSQL, while both reply."""
-    durable_events_retention: Annotated[timedelta, Field(ge=_DAY, le=36500 * _DAY)] | None = None
+    durable_events_retention: _KeptFor | None = None
     """How long PostgreSQL keeps an audit event after it was saved: `P365D`. None: for ever.
 
     Workers remove what is older, once an hour.

@@ -69,11 +69,15 @@ class KnownArchive:
         """Prepare and compare again in the next call: the archive may be another one by then."""
         self._prepared, self._compared_at = False, None
 
-    async def check(self) -> None:
-        """Compare, and write nothing. Errors: OtherArchive if Redis knows another one."""
+    async def check(self) -> str | None:
+        """Compare, and write nothing; return the archive's id, or None if it has none yet.
+
+        Errors: OtherArchive if Redis knows another one.
+        """
         known, found = await self.look()
         if known is not None and known != found:
             raise OtherArchive("use it", known, found)
+        return found
 
     async def look(self) -> tuple[str | None, str | None]:
         """Return the id that Redis knows, and that of the archive. None for none."""

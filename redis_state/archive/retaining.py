@@ -34,11 +34,13 @@ class Retainer:
     async def run_once(self) -> RetentionReport | None:
         """Remove what has expired, and what died, to the end; None if another process does it.
 
+        None also if no archiver has prepared the archive yet: nothing in it has expired.
         Errors: BackendError; ArchiveUnavailable; OtherArchive, and then another process may do it;
         LeaseLost if another process has the lease by
         now.
         """
-        await self._known.check()
+        if await self._known.check() is None:
+            return None
         keys = self._store.base.keys
         retains = bool(self._store.settings.archive_retention)
         key = keys.archive_retention() if retains else keys.archive_cleaning()

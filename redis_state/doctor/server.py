@@ -9,7 +9,14 @@ from dataclasses import replace
 from functools import partial
 
 from redis_state.doctor.certificate import days_left
-from redis_state.doctor.finding import ExamineProgress, Finding, Found, NotReported, answered
+from redis_state.doctor.finding import (
+    ExamineProgress,
+    Finding,
+    Found,
+    NotReported,
+    answered,
+    lacks_a_right,
+)
 from redis_state.doctor.lifetimes import KeySample
 from redis_state.doctor.questions import info_pairs, split_pairs
 from redis_state.doctor.writes import WriteQuestions
@@ -243,7 +250,7 @@ class Examination(WriteQuestions):
             writing = set(commands_of(Role.APP)) - set(commands_of(Role.WATCHER))
             watches = writing <= set(missing) and not await self._missing(Role.WATCHER)
         except CommandRefused as error:
-            if "not permitted" not in str(error):
+            if not lacks_a_right(error):
                 raise
             missing, watches = ["EVAL"], False
         if missing and not watches:

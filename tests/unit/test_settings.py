@@ -44,6 +44,26 @@ def test_environment_is_read_and_arguments_win(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(
+    ("variable", "written", "expected"),
+    [
+        ("updates_ttl", "90", timedelta(seconds=90)),
+        ("durable_events_delay", " 0.5 ", timedelta(milliseconds=500)),
+        ("durable_events_retention", "172800", timedelta(days=2)),
+    ],
+)
+def test_a_duration_in_the_environment_may_be_seconds(
+    monkeypatch: pytest.MonkeyPatch, variable: str, written: str, expected: timedelta
+) -> None:
+    monkeypatch.setenv(f"REDIS_STATE_{variable.upper()}", written)
+    assert getattr(Settings(), variable) == expected
+
+
+def test_a_retention_in_the_environment_may_be_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REDIS_STATE_ARCHIVE_RETENTION", '{"updates": "172800", "tasks": 172800}')
+    assert Settings().archive_retention == dict.fromkeys(["updates", "tasks"], timedelta(days=2))
+
+
+@pytest.mark.parametrize(
     ("name", "value"),
     [
         ("call_timeout_s", 0),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
@@ -64,7 +65,7 @@ def pause(name: Name, url: Url = None, as_json: AsJson = False) -> None:
             await client.queues.pause(name)
             return [await client.queues.get(name)]
 
-    _report(run(do()), as_json=as_json)
+    _report_changed(run(do()), as_json=as_json)
 
 
 @queues.command()
@@ -116,7 +117,7 @@ def limit(
                 await client.queues.limit_key(name, limit_key, **limits)
             return [await client.queues.get(name)]
 
-    _report(run(do()), as_json=as_json)
+    _report_changed(run(do()), as_json=as_json)
 
 
 @queues.command()
@@ -176,6 +177,15 @@ def read_rate(field: str, text: str) -> Rate:
         raise InvalidField(field, "needs a number and a period, such as 10/s or 100/5m, or none")
     count, periods, unit = match.groups()
     return Rate(int(count), timedelta(seconds=int(periods or 1) * _SECONDS[unit]))
+
+
+def _report_changed(infos: list[QueueInfo], *, as_json: bool) -> None:
+    """Report a queue that was changed, and warn if nobody uses it: the name may be wrong."""
+    _report(infos, as_json=as_json)
+    for info in infos:
+        if not (info.workers or info.waiting or info.later or info.running):
+            unused = f"no worker serves the queue {info.name!r}, and no task is in it"
+            print(harmless(f"redis-state: {unused}: is that its name?"), file=sys.stderr)
 
 
 def _report(

@@ -119,8 +119,8 @@ def doctor(
             table = Table(box=box.SIMPLE, show_header=False, pad_edge=False, show_edge=False)
             for each in (each for each in found if each.server == server):
                 lines = [each.says]
-                if each.state is Verdict.FINDING:
-                    lines += [f"  It means: {each.means}.", f"  Do: {each.do}."]
+                lines += [f"  It means: {each.means}."] if each.means else []
+                lines += [f"  Do: {each.do}."] if each.do else []
                 state = f"[{_COLOURS[each.state]}]{each.state.value}[/]"
                 table.add_row(state, each.question, escape("\n".join(map(harmless, lines))))
             console.print(table)

@@ -85,6 +85,8 @@ def tasks(
 ) -> None:
     """List all tasks of a session, or the unfinished tasks of all sessions.
 
+    If there are more than --limit, a line on standard error says so.
+
     Try: `redis-state tasks`, `redis-state tasks -s SESSION --status FAILED`,
     `redis-state tasks --paused`, then `redis-state approve TOKEN`.
     """
@@ -102,14 +104,16 @@ def tasks(
                 f"--status {ended[0]} needs --session: without it, unfinished tasks are listed; "
                 f"`redis-state find --status {ended[0]}` lists those of all sessions"
             )
+        most = limit + 1  # to know whether there are more
         async with client_of(url) as client:
             if paused:
-                return [], await _paused(client, session, decider, limit)
+                return [], await _paused(client, session, decider, most)
             if unserved:
-                return await _unserved(client, session, limit), []
-            return await _listed(client, session, dead=dead, status=status, limit=limit), []
+                return await _unserved(client, session, most), []
+            return await _listed(client, session, dead=dead, status=status, limit=most), []
 
-    states, pauses = run(look())
+    found, open_pauses = run(look())
+    states, pauses = _at_most(limit, found), _at_most(limit, open_pauses)
     if as_json:
         print_json([*map(task_document, states), *map(revealed_document, pauses)])
     elif paused:
@@ -236,7 +240,9 @@ def tail(
                 await found(client, session, task)
             else:
                 # A watcher waits for a server that is away. Who looks at the terminal hears of it.
-                await client.store.update_cursor(session)
+                begin = await client.store.read_updates(session, limit=1)
+                if follow and not begin.entries:
+                    complain(f"session {session!r} has no updates: waiting for the first")
             updates = _updates(client, session, task, after, follow=follow)
             async with aclosing(updates):
                 async for cursor, update in updates:
@@ -299,6 +305,12 @@ async def _first(
         if len(chosen) >= limit or len(listed) < most:
             return chosen[:limit]
         most *= 4
+
+
+def _at_most(limit: int, found: Sequence[T]) -> Sequence[T]:
+    if len(found) > limit:
+        complain(f"there are more than {limit}: --limit lists more")
+    return found[:limit]
 
 
 async def _paused(

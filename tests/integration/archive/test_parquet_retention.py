@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="needs the parquet extra")
 
+from redis_state import RedisStateStore
 from redis_state.archive.encoding import moment_of_ms
 from redis_state.archive.model import (
     ArchiveBatch,
@@ -23,6 +24,7 @@ from redis_state.archive.parquet.archive import ParquetArchive
 from redis_state.archive.parquet.files import log
 from redis_state.archive.parquet.files.log import LogChange
 from redis_state.archive.queries import ArchiveQuery
+from redis_state.archive.retaining import Retainer
 from tests.support.tasks.archived_tasks import sample_task
 
 _BEGIN_MS = 1_700_000_000_000
@@ -220,3 +222,16 @@ async def test_a_missing_file_of_an_older_entry_is_left_and_the_others_expire(
     )
     assert (await files.status()).records[RecordKind.TRAJECTORY] == 1
     assert RecordKind.EVENT not in (await files.status()).records
+
+
+async def test_an_archive_that_nobody_has_prepared_is_left_alone_until_somebody_has(
+    store: RedisStateStore, tmp_path: Path
+) -> None:
+    archive = ParquetArchive((tmp_path / "new").as_uri(), namespace="n")
+    assert await Retainer(store, archive).run_once() is None
+    assert not (tmp_path / "new").exists()
+    await archive.prepare()
+    # The round before has not taken the lease of an hour.
+    report = await Retainer(store, archive).run_once()
+    assert report is not None
+    assert not any(report.rows.values())

@@ -75,6 +75,18 @@ async def test_tasks_are_listed_of_all_sessions_or_of_one(
     await served.cancel("another", other, hard=True)
 
 
+@pytest.mark.parametrize("choice", [(), ("-s", SESSION)])
+async def test_a_list_that_is_cut_off_says_so(
+    client: TaskClient, settings: Settings, choice: tuple[str, ...]
+) -> None:
+    for _ in range(3):
+        await client.submit("ask", session_id=SESSION)
+    for limit, more in ((2, "there are more than 2: --limit lists more"), (3, "")):
+        ran = await cli(settings, "tasks", *choice, "--limit", str(limit), "--json")
+        assert len(ran.document) == limit
+        assert more in ran.err if more else not ran.err
+
+
 async def test_dead_tasks_are_listed(client: TaskClient, settings: Settings) -> None:
     store = client.store
     await make(store)
@@ -322,6 +334,19 @@ async def test_tail_of_a_session_goes_on_until_it_is_interrupted(
     stated(ran, 130, "interrupted")
     ran = await cli(settings, "tail", SESSION, "--no-follow", "--json")
     assert len(ran.lines) == len(await updates_of(served.store, task))
+
+
+async def test_tail_of_a_session_without_updates_says_that_it_waits(
+    client: TaskClient, settings: Settings
+) -> None:
+    tailing = await begin(settings, "tail", "misspelt")
+    assert tailing.stderr is not None
+    said = await asyncio.wait_for(tailing.stderr.readline(), 60)
+    assert b"session 'misspelt' has no updates: waiting for the first" in said
+    tailing.send_signal(signal.SIGINT)
+    stated(await end(tailing), 130)
+    ran = await cli(settings, "tail", "misspelt", "--no-follow")
+    assert (ran.status, ran.out, ran.err) == (0, "", "")
 
 
 async def test_workers_are_listed_with_what_they_run(

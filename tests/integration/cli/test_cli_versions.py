@@ -91,3 +91,13 @@ async def test_the_terminal_does_not_obey_the_key_of_a_limit(settings: Settings)
     ran = await cli(settings, *limit)
     assert (ran.status, "key acme\ufffd[31m\ufffd: running 1" in ran.out) == (0, True)
     assert "acme\x1b" not in ran.out
+
+
+async def test_a_change_of_a_queue_that_nobody_uses_warns_of_its_name(settings: Settings) -> None:
+    for change in (("pause", "taskss"), ("limit", "taskss", "--running", "1")):
+        ran = await cli(settings, "queues", *change, "--json")
+        assert (ran.status, [each["name"] for each in ran.document]) == (0, ["taskss"])
+        assert "no worker serves the queue 'taskss', and no task is in it" in ran.err
+    assert (await cli(settings, "queues", "resume", "taskss")).err == ""
+    assert (await cli(settings, "submit", "ask", "-s", SESSION)).status == 0
+    assert (await cli(settings, "queues", "pause", "tasks")).err == ""

@@ -42,6 +42,7 @@ async def test_no_variable_leads_a_tests_store_elsewhere(
         kill=[],
         hold=[],
         lease_s=1.0,
+        grace_s=1.0,
         parent=0,
     )
     async with open_store(own_url) as store, Pool({}, url=own_url) as pool:
