@@ -14,11 +14,20 @@ pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("langgraph")
 
 from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from redis_state import RedisStateStore
 from redis_state.integrations.langgraph import RedisSaver
 from redis_state.integrations.loop_thread import LoopThread
 from tests.support.agents.graphs import config_of
+
+
+class Unreadable(JsonPlusSerializer):
+    """A serializer that writes, and reads nothing."""
+
+    def loads_typed(self, data: tuple[str, bytes]) -> Any:
+        """Errors: ValueError."""
+        raise ValueError("not here")
 
 
 async def put(saver: RedisSaver, config: Any) -> Any:
@@ -106,6 +115,10 @@ async def test_reading_leaves_no_generator_behind(store: RedisStateStore) -> Non
                 assert await listed(saver, thread, limit=1, filter=wanted)
                 async with aclosing(cast("Any", saver.alist(thread, filter=wanted))) as begun:
                     await anext(begun)
+        unread = RedisSaver(store, serde=Unreadable()).alist(None)
+        with pytest.raises(ValueError, match="not here"):
+            await anext(unread)
+        assert await anext(unread, None) is None
         gc.collect()
         assert left == []
     finally:

@@ -340,7 +340,8 @@ async def test_whole_checkpoints_are_listed_the_highest_first(scripts: Scripts, 
             graph_keys(keys), high=high, low=b"[%:", size=size, most_bytes=most
         )
 
-    values, newest, oldest = [b"%:i1 c", b"v"], [b"%:2", GRAPH_ROW, []], [b"%:0", GRAPH_ROW, []]
+    values, none = [b"%:i1 c", b"v"], list[bytes]()
+    newest, oldest = [b"%:2", GRAPH_ROW, none], [b"%:0", GRAPH_ROW, none]
     assert await page(b"(%;") == ok(b"", values, newest, [], oldest)
     assert await page(b"(%;", most=1) == ok(b"%:2", values, newest)
     # A full page says where it ends, and so does one that ends with what is not there.

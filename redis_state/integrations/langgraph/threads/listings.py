@@ -102,13 +102,20 @@ class Items:
         return self
 
     async def __anext__(self) -> CheckpointTuple:
-        while (each := next(self._left, None)) is None:
+        while True:
+            try:
+                each = next(self._left, None)
+            except BaseException:
+                # One cannot be read.
+                await self.aclose()
+                raise
+            if each is not None:
+                return each
             page = await self._pages.following()
             if page is None:
                 raise StopAsyncIteration
             found, read = page
             self._left = map(read, found)
-        return each
 
     async def aclose(self) -> None:
         """End the listing where it is left. Safe to repeat."""
