@@ -7,14 +7,15 @@
 -- ARGV size        int: checkpoints at most
 -- ARGV most_bytes  int: how much is read before the reply ends
 -- Returns
---   {'OK', last, found, ...}  the place to list on from, '' at the end; each: place, row, names and values,
---     lines and writes; empty for one not there
+--   {'OK', last, values, found, ...}  the place to list on from, '' at the end; names and values; each: place,
+--     row, lines and writes; empty for one not there
 -- @include graph_checkpoint
 
-local reply, seen, bytes, more = { 'OK', '' }, {}, 0, 0
+local values, seen, bytes, more = {}, {}, 0, 0
+local reply = { 'OK', '', values }
 local places = redis.call('ZREVRANGEBYLEX', order, high, low, 'LIMIT', 0, size)
 for at, place in ipairs(places) do
-  reply[at + 2], more = graph_checkpoint(thread, place, seen)
+  reply[at + 3], more = graph_checkpoint(thread, place, seen, values)
   bytes = bytes + more
   if bytes > most_bytes or at == size then
     reply[2] = place

@@ -5,16 +5,17 @@
 -- ARGV most_bytes  int: how much is read before the reply ends
 -- ARGV places..    of checkpoints; one without an id is the newest of its namespace
 -- Returns
---   {'OK', found, ...}  each: place, row, names and values, lines and writes; empty for one not there
+--   {'OK', values, found, ...}  names and values; each: place, row, lines and writes; empty for one not there
 -- @include graph_checkpoint
 
-local reply, seen, size, more = { 'OK' }, {}, 0, 0
+local values, seen, size, more = {}, {}, 0, 0
+local reply = { 'OK', values }
 for at, place in ipairs(places) do
   if string.find(place, ':', 1, true) == #place then
     local highest = '(' .. string.sub(place, 1, -2) .. ';'
     place = redis.call('ZREVRANGEBYLEX', order, highest, '[' .. place, 'LIMIT', 0, 1)[1] or place
   end
-  reply[at + 1], more = graph_checkpoint(thread, place, seen)
+  reply[at + 2], more = graph_checkpoint(thread, place, seen, values)
   size = size + more
   if size > most_bytes then break end
 end

@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, wait
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from redis_state.errors import ConfigError
 
@@ -54,9 +54,25 @@ class LoopThread:
 
     def _begin(self, work: Work[Any], future: Future[Any]) -> None:
         """Run a coroutine as a task, with the caller's context."""
-        task = asyncio.create_task(_settle(work, future))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.add(asyncio.create_task(self._settle(work, future)))
+
+    async def _settle(self, work: Work[Any], future: Future[Any]) -> None:
+        """Give a caller its outcome within the turn in which it is there."""
+        try:
+            result = await work()
+        except asyncio.CancelledError:
+            future.cancel()
+            future.set_running_or_notify_cancel()
+            raise
+        except BaseException as error:
+            future.set_exception(error)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            future.set_result(result)
+        finally:
+            # A callback of the task would do it too, and cost the loop a turn.
+            self._tasks.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
     def close(self, last: Work[None]) -> None:
         """Wait for running calls, run ``last`` and end the thread. Safe to repeat.
@@ -97,22 +113,6 @@ def _serve(ready: Future[asyncio.AbstractEventLoop]) -> None:
         loop = runner.get_loop()
         loop.call_soon(ready.set_result, loop)
         loop.run_forever()
-
-
-async def _settle(work: Work[Any], future: Future[Any]) -> None:
-    """Give a caller its outcome within the turn in which it is there."""
-    try:
-        result = await work()
-    except asyncio.CancelledError:
-        future.cancel()
-        future.set_running_or_notify_cancel()
-        raise
-    except BaseException as error:
-        future.set_exception(error)
-        if not isinstance(error, Exception):
-            raise
-    else:
-        future.set_result(result)
 
 
 async def _end(last: Work[None]) -> None:

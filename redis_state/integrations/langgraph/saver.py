@@ -32,7 +32,7 @@ from redis_state.integrations.langgraph.store_thread import OnStoreThread, Store
 from redis_state.integrations.langgraph.threads.checkpoints import Checkpoints
 from redis_state.integrations.langgraph.threads.claims import ThreadClaim, ThreadClaims
 from redis_state.integrations.langgraph.threads.housekeeping import Housekeeping
-from redis_state.integrations.langgraph.threads.listings import Page
+from redis_state.integrations.langgraph.threads.listings import Items
 from redis_state.integrations.langgraph.threads.reading import Version
 from redis_state.integrations.langgraph.threads.stored.rows import Rows
 from redis_state.integrations.langgraph.threads.threads import Threads
@@ -149,7 +149,7 @@ class RedisSaver(OnStoreThread, BaseCheckpointSaver[Any]):
         page costs the same.
         """
         listings = self._checkpoints.listings
-        return listings.items(config, wanted=filter, before=before, limit=limit)
+        return Items(listings.pages(config, wanted=filter, before=before, limit=limit))
 
     async def aput(
         self,
@@ -237,18 +237,8 @@ class RedisSaver(OnStoreThread, BaseCheckpointSaver[Any]):
         """Yield checkpoints, as `alist`."""
         listings = self._checkpoints.listings
         pages = listings.pages(config, wanted=filter, before=before, limit=limit)
-
-        left = limit
-
-        async def following() -> Page | None:
-            page = await anext(pages, None)
-            if left is not None and page is not None and len(page[0]) == left:
-                await pages.aclose()
-            return page
-
-        while left != 0 and (page := self._run(following)) is not None:
+        while not pages.over and (page := self._run(pages.following)) is not None:
             found, read = page
-            left = None if left is None else left - len(found)
             yield from map(read, found)
 
     def put(

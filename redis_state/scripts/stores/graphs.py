@@ -72,13 +72,13 @@ class GraphScripts(ScriptRunner):
     def read_checkpoints(
         self, keys: GraphKeys, *, most_bytes: int, places: Sequence[bytes]
     ) -> PendingReply:
-        """OK, then for each: place, row, names and values, lines and writes."""
+        """OK, names and values, then for each: place, row, lines and writes."""
 
     @script
     def page_checkpoints(
         self, keys: GraphKeys, *, high: bytes, low: bytes, size: int, most_bytes: int
     ) -> PendingReply:
-        """OK last, then for each: place, row, names and values, lines and writes."""
+        """OK last, names and values, then for each: place, row, lines and writes."""
 
     @script
     def walk_deltas(

@@ -349,7 +349,8 @@ async def test_what_is_not_used_is_forgotten_in_time() -> None:
     newest = Newest(kept_s=0.2)
 
     def add(channel: str) -> None:
-        newest.add("t", "%:", channel, StoredValue(b"n", b"s", "msgpack", b"d" * 600, 0))
+        value = StoredValue(b"n", b"s", "msgpack", b"d" * 600, 0)
+        newest.add("t", "%:", {channel: value})
 
     add("a")
     await asyncio.sleep(0)

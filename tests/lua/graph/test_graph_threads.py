@@ -69,13 +69,18 @@ async def _read(scripts: Scripts, keys: Keys, *places: bytes, most: int = 1000) 
 async def test_a_checkpoint_is_read_with_values_and_writes(scripts: Scripts, keys: Keys) -> None:
     assert await _put(scripts, keys) == ok(0)
     assert await _write(scripts, keys, b"0", b"c", b"w0", b"1", b"d", b"w1") == ok()
-    found = [b"%:1", GRAPH_ROW, [b"%:i1 c", b"v"], [b"t 0 1 c", b"w0", b"t 1 2 d", b"w1"]]
-    assert await _read(scripts, keys, b"%:") == ok(found)
+    values, found = [b"%:i1 c", b"v"], [b"%:1", GRAPH_ROW, [b"t 0 1 c", b"w0", b"t 1 2 d", b"w1"]]
+    assert await _read(scripts, keys, b"%:") == ok(values, found)
     # A value that two need comes once, and one that is not there is empty.
     await _put(scripts, keys, b"%:2")
     both = await _read(scripts, keys, b"%:2", b"%:1", b"%:3")
-    assert [each[2:3] for each in both.facts] == [[[b"%:i1 c", b"v"]], [[]], []]
-    assert len((await _read(scripts, keys, b"%:2", b"%:1", most=1)).facts) == 1
+    assert [both.facts[0], *(each[:1] for each in both.facts[1:])] == [
+        values,
+        [b"%:2"],
+        [b"%:1"],
+        [],
+    ]
+    assert len((await _read(scripts, keys, b"%:2", b"%:1", most=1)).facts) == 2
     thread, order = graph_keys(keys).thread, graph_keys(keys).order
     assert all(0 < left <= HOUR for left in await lives(scripts, thread, order))
 
@@ -84,7 +89,7 @@ async def test_a_value_is_written_once_and_a_row_again(scripts: Scripts, keys: K
     await _put(scripts, keys)
     other = GRAPH_ROW.replace(b"document", b"another!")
     assert await _put(scripts, keys, row=other, values=[b"%:i1 c", b"later"]) == ok(1)
-    assert (await _read(scripts, keys, b"%:1")).facts == [[b"%:1", other, [b"%:i1 c", b"v"], []]]
+    assert (await _read(scripts, keys, b"%:1")) == ok([b"%:i1 c", b"v"], [b"%:1", other, []])
 
 
 def _tail(base: bytes, of: bytes, value: bytes) -> bytes:
@@ -109,8 +114,9 @@ async def test_a_value_continues_only_what_is_there_as_its_writer_took_it(
     # In a place that is taken no value continues another: who drops others does not know of it.
     assert await put(b"%:i3 c", tail) == no(ReplyCode.STALE)
     # It is read with what it continues, which may come with it too.
-    assert (await _read(scripts, keys, b"%:2")).facts[0][2] == [b"%:i2 c", tail, b"%:i1 c", b"v"]
-    assert (await _read(scripts, keys, b"%:1", b"%:2")).facts[1][2] == [b"%:i2 c", tail]
+    assert (await _read(scripts, keys, b"%:2")).facts[0] == [b"%:i2 c", tail, b"%:i1 c", b"v"]
+    both = (await _read(scripts, keys, b"%:1", b"%:2")).facts[0]
+    assert both == [b"%:i1 c", b"v", b"%:i2 c", tail]
     both = [b"%:i8 c", _tail(b"%:i7 c", b"7", b"8"), b"%:i7 c", b"7"]
     assert await _put(scripts, keys, b"%:3", values=both) == ok(0)
     names = [b"%:i8 c", b"%:i2 c", b"%:i1 c", b"%:i0 c"]
@@ -127,7 +133,7 @@ async def test_a_write_is_kept_as_it_came_first_unless_special(
     await _write(scripts, keys, b"0", b"c", b"first", b"-3", b"__interrupt__", b"first")
     await _write(scripts, keys, b"0", b"c", b"later", b"-3", b"__interrupt__", b"later")
     await _write(scripts, keys, b"0", b"c", b"x", task="a", listed=True)
-    found = (await _read(scripts, keys, b"%:1")).facts[0][3]
+    found = (await _read(scripts, keys, b"%:1")).facts[1][2]
     assert found == [
         *(b"t 0 1 c", b"first", b"t -3 2 __interrupt__", b"later", b"a 0 3 c", b"x"),
     ]
@@ -138,7 +144,7 @@ async def test_many_tasks_write_at_once(scripts: Scripts, keys: Keys) -> None:
         *(_write(scripts, keys, b"0", b"c", b"%d" % n, task=f"t{n}") for n in range(40))
     )
     await _put(scripts, keys)
-    found = (await _read(scripts, keys, b"%:1")).facts[0][3]
+    found = (await _read(scripts, keys, b"%:1")).facts[1][2]
     assert sorted(found[1::2]) == sorted(b"%d" % n for n in range(40))
 
 
@@ -164,7 +170,7 @@ async def test_a_write_behind_many_costs_as_much_as_behind_a_hundred(
     assert cost[0][1] < 64 * len("t99 -3 64 c\n")
     # The order of arrival stays, and so does what a repetition does.
     await _write(scripts, keys, b"0", b"c", b"other", b"-3", b"i", b"later", task="t399")
-    found = (await _read(scripts, keys, b"%:1", most=10**6)).facts[0][3]
+    found = (await _read(scripts, keys, b"%:1", most=10**6)).facts[1][2]
     assert found[1::2] == [v for n in range(399) for v in (b"v%d" % n, b"")] + [b"v399", b"later"]
     assert found[-4:-1] == [b"t399 0 799 c", b"v399", b"t399 -3 800 i"]
     await watch_graph_puts(scripts, keys)
@@ -177,7 +183,7 @@ async def test_one_call_crosses_the_end_of_a_list(scripts: Scripts, keys: Keys) 
     many = [part for n in range(150) for part in (b"%d" % n, b"c", b"v%d" % n)]
     for _ in range(2):
         await _write(scripts, keys, *many)
-        found = (await _read(scripts, keys, b"%:1", most=10**6)).facts[0][3]
+        found = (await _read(scripts, keys, b"%:1", most=10**6)).facts[1][2]
         assert found[1::2] == many[2::3]
 
 
@@ -208,7 +214,7 @@ async def test_only_the_last_claim_writes(scripts: Scripts, keys: Keys) -> None:
         assert reply.word is word
         reply = await scripts.delete_graph_thread(graph_keys(keys), mark=claim)
         assert reply.word is word
-    assert (await _read(scripts, keys, b"%:1")).facts[0]
+    assert (await _read(scripts, keys, b"%:1")).facts[1]
 
 
 async def test_a_claim_that_was_given_back_writes_nothing(scripts: Scripts, keys: Keys) -> None:
@@ -229,7 +235,7 @@ async def test_a_claim_outlives_the_deletion_of_its_thread(scripts: Scripts, key
     claim = await _claim(scripts, keys)
     await _put(scripts, keys, claim=claim)
     assert await scripts.delete_graph_thread(graph_keys(keys), mark=claim) == ok(1)
-    assert await _read(scripts, keys, b"%:") == ok([])
+    assert await _read(scripts, keys, b"%:") == ok([], [])
     assert await _put(scripts, keys, claim=claim) == ok(0)
     await scripts.release_lease(claim.lease, owner="o", epoch=claim.epoch)
     assert await scripts.delete_graph_thread(graph_keys(keys), mark=None) == ok(1)
@@ -334,13 +340,14 @@ async def test_whole_checkpoints_are_listed_the_highest_first(scripts: Scripts, 
             graph_keys(keys), high=high, low=b"[%:", size=size, most_bytes=most
         )
 
-    newest = [b"%:2", GRAPH_ROW, [b"%:i1 c", b"v"], []]
-    assert await page(b"(%;") == ok(b"", newest, [], [b"%:0", GRAPH_ROW, [], []])
-    assert await page(b"(%;", most=1) == ok(b"%:2", newest)
+    values, none = [b"%:i1 c", b"v"], list[bytes]()
+    newest, oldest = [b"%:2", GRAPH_ROW, none], [b"%:0", GRAPH_ROW, none]
+    assert await page(b"(%;") == ok(b"", values, newest, [], oldest)
+    assert await page(b"(%;", most=1) == ok(b"%:2", values, newest)
     # A full page says where it ends, and so does one that ends with what is not there.
-    assert await page(b"(%;", size=2) == ok(b"%:1", newest, [])
-    assert await page(b"(%:1", size=2) == ok(b"", [b"%:0", GRAPH_ROW, [b"%:i1 c", b"v"], []])
-    assert await page(b"(%:0") == ok(b"")
+    assert await page(b"(%;", size=2) == ok(b"%:1", values, newest, [])
+    assert await page(b"(%:1", size=2) == ok(b"", values, oldest)
+    assert await page(b"(%:0") == ok(b"", [])
 
 
 async def test_namespaces_are_listed_by_their_newest(scripts: Scripts, keys: Keys) -> None:
@@ -416,7 +423,7 @@ async def test_a_damaged_thread_does_not_break_the_script(
 ) -> None:
     await _put(scripts, keys)
     await ask(scripts, "HDEL", graph_keys(keys).thread, field)
-    assert len((await _read(scripts, keys, b"%:1")).facts) == 1
+    assert len((await _read(scripts, keys, b"%:1")).facts) == 2
 
 
 async def test_a_put_whose_parent_is_not_there_writes_nothing(scripts: Scripts, keys: Keys) -> None:

@@ -99,8 +99,7 @@ class Checkpoints:
                 newest.forget_thread(thread_id)
                 continue
             if kept == 0:
-                for channel, value in written.items():
-                    newest.add(thread_id, scope, channel, value)
+                newest.add(thread_id, scope, written)
             break
         return config_of(target.thread_id, namespace, id_)
 

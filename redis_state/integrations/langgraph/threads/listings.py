@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
-from typing import Any, TypeAlias
+from typing import Any, Protocol, Self, TypeAlias
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
@@ -26,7 +26,7 @@ Filter: TypeAlias = Mapping[str, Any] | None
 Reader: TypeAlias = Callable[[FoundCheckpoint], CheckpointTuple]
 # What was found in one step, and what unpacks it.
 Page: TypeAlias = tuple[list[FoundCheckpoint], Reader]
-Pages: TypeAlias = AsyncGenerator[Page]
+_Generator: TypeAlias = AsyncGenerator[Page]
 _Each: TypeAlias = AsyncGenerator[tuple[FoundCheckpoint, Reader]]
 
 # Checkpoints that are looked at in one step, and read whole in one.
@@ -34,33 +34,107 @@ _PAGE = 100
 _WHOLE = 20
 
 
+class Source(Protocol):
+    """What pages come from. It is ``over`` once it is known that none follows."""
+
+    over: bool
+
+    async def following(self) -> Page | None:
+        """Return the next page, None behind the last one."""
+        ...
+
+    async def aclose(self) -> None:
+        """End it. Safe to repeat."""
+        ...
+
+
+class Pages:
+    """The pages of a listing, up to as many checkpoints as the caller takes."""
+
+    def __init__(self, source: Source, left: int | None) -> None:
+        self._source = source
+        self._left = left
+        self._waits = False
+        # Of a listing that is over nothing is open, and `following` has nothing to wait for.
+        self.over: bool = left == 0
+
+    async def following(self) -> Page | None:
+        """Return the next page, None behind the last one. Any thread can unpack it.
+
+        Errors: RuntimeError while another task waits for it, which would get the same page.
+        """
+        if self._waits:
+            raise RuntimeError("another task waits for the next page of this listing")
+        self._waits = True
+        try:
+            page = None if self.over else await self._source.following()
+        finally:
+            self._waits = False
+        if page is None:
+            self.over = True
+            return None
+        self.over = self._source.over
+        if self._left is not None:
+            found, read = page
+            page = found[: self._left], read
+            self._left -= len(page[0])
+            if self._left == 0:
+                await self.aclose()
+        return page
+
+    async def aclose(self) -> None:
+        """End it where it is left. Safe to repeat."""
+        self.over = True
+        await self._source.aclose()
+
+
+class Items:
+    """The checkpoints of pages, each unpacked when it is its turn.
+
+    No generator: the loop would keep a record of each, and end the one that is left with a task.
+    """
+
+    def __init__(self, pages: Pages) -> None:
+        self._pages = pages
+        self._left: Iterator[CheckpointTuple] = iter(())
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> CheckpointTuple:
+        while True:
+            try:
+                each = next(self._left, None)
+            except BaseException:
+                # One cannot be read.
+                await self.aclose()
+                raise
+            if each is not None:
+                return each
+            page = await self._pages.following()
+            if page is None:
+                raise StopAsyncIteration
+            found, read = page
+            self._left = map(read, found)
+
+    async def aclose(self) -> None:
+        """End the listing where it is left. Safe to repeat."""
+        self._left = iter(())
+        await self._pages.aclose()
+
+
 class Listings:
     """The listings of checkpoints, with one serializer.
 
     Each generator is closed where it is left. One that the garbage collector finds costs the loop a
-    task, and a call of the system.
+    task, and a call of the system. The listing of one namespace has none of its own.
     """
 
     def __init__(self, threads: Threads, rows: Rows) -> None:
         self._threads = threads
         self._rows = rows
 
-    async def items(
-        self,
-        config: RunnableConfig | None,
-        *,
-        wanted: Filter,
-        before: RunnableConfig | None,
-        limit: int | None,
-    ) -> AsyncIterator[CheckpointTuple]:
-        """Yield checkpoints that match."""
-        found = self.pages(config, wanted=wanted, before=before, limit=limit)
-        async with aclosing(found) as pages:
-            async for page, read in pages:
-                for each in page:
-                    yield read(each)
-
-    async def pages(
+    def pages(
         self,
         config: RunnableConfig | None,
         *,
@@ -68,36 +142,27 @@ class Listings:
         before: RunnableConfig | None,
         limit: int | None,
     ) -> Pages:
-        """Yield checkpoints that match, as they are found. They can be unpacked in any thread."""
+        """Return the pages of checkpoints that match."""
         left = None if limit is None else limits.count("limit", limit, least=0)
-        if left == 0:
-            return
-        found = (
-            self._all(wanted, before) if config is None else self._of(config, wanted, before, left)
-        )
-        async with aclosing(found) as pages:
-            async for page, read in pages:
-                part = page[:left]
-                yield part, read
-                left = None if left is None else left - len(part)
-                if left == 0:
-                    return
+        if config is None or left == 0:
+            return Pages(_Generated(self._all(wanted, before)), left)
+        return Pages(self._of(config, wanted, before, left), left)
 
-    async def _all(self, wanted: Filter, before: RunnableConfig | None) -> Pages:
+    async def _all(self, wanted: Filter, before: RunnableConfig | None) -> _Generator:
         """Yield the checkpoints of all threads; those behind ``before``, if it names a thread."""
         after: str | None = None
         if before is not None and "thread_id" in before.get("configurable", {}):
             after = target_of(before).thread_id
             first = RunnableConfig(configurable={"thread_id": after})
-            async with aclosing(self._of(first, wanted, before)) as pages:
-                async for page in pages:
+            async with aclosing(self._of(first, wanted, before)) as source:
+                while (page := await source.following()) is not None:
                     yield page
         async with aclosing(self._threads.threads(after)) as threads:
             async for thread_id in threads:
                 config = RunnableConfig(configurable={"thread_id": thread_id})
                 found = self._of(config, wanted, before if after is None else None)
-                async with aclosing(found) as pages:
-                    async for page in pages:
+                async with aclosing(found) as source:
+                    while (page := await source.following()) is not None:
                         yield page
 
     def _of(
@@ -106,7 +171,7 @@ class Listings:
         wanted: Filter,
         before: RunnableConfig | None,
         limit: int | None = None,
-    ) -> Pages:
+    ) -> Source:
         """Return the checkpoints of one thread; of all namespaces the newest first.
 
         ``limit`` is how many the caller takes at most. It makes the first page.
@@ -117,13 +182,13 @@ class Listings:
             given = (before.get("configurable") or {}).get("checkpoint_id") or None
             bound = None if given is None else checked_id("before.checkpoint_id", given)
         if target.checkpoint_id is not None:
-            return self._one(target, wanted, bound)
+            return _Generated(self._one(target, wanted, bound))
         if target.namespace is not None:
             scope = scope_of(target.namespace)
             return self._walk(target.thread_id, scope, wanted, bound, limit)
-        return self._merged(target.thread_id, wanted, bound)
+        return _Generated(self._merged(target.thread_id, wanted, bound))
 
-    async def _one(self, target: Target, wanted: Filter, bound: str | None) -> Pages:
+    async def _one(self, target: Target, wanted: Filter, bound: str | None) -> _Generator:
         """Yield the checkpoints of one id; in each namespace that has it, if none is named."""
         id_ = target.checkpoint_id or ""
         if bound is not None and id_ >= bound:
@@ -137,7 +202,7 @@ class Listings:
                 if self._is_wanted(target.thread_id, found.row, wanted):
                     yield [found], reader_of(target.thread_id, self._rows)
 
-    async def _merged(self, thread_id: str, wanted: Filter, bound: str | None) -> Pages:
+    async def _merged(self, thread_id: str, wanted: Filter, bound: str | None) -> _Generator:
         """Merge the namespaces of a thread. One is opened once its newest is due."""
         newest = [split_place(place) for place in await self._threads.namespaces(thread_id)]
         waiting = sorted(((id_, scope) for scope, id_ in newest))
@@ -159,30 +224,22 @@ class Listings:
                     _, id_ = split_place(found.place)
                     heapq.heappush(open_, (_Falling(id_), place, found, read, walk))
 
-    async def _walk(
+    def _walk(
         self,
         thread_id: str,
         scope: str,
         wanted: Filter,
         bound: str | None,
         limit: int | None = None,
-    ) -> Pages:
-        """Yield the checkpoints of a namespace, the newest first."""
+    ) -> Source:
+        """Return the checkpoints of a namespace, the newest first."""
         if wanted:
-            async with aclosing(self._filtered(thread_id, scope, wanted, bound)) as pages:
-                async for each in pages:
-                    yield each
-            return
-        size = min(limit or 1, _PAGE)
-        while bound != "":
-            page, bound = await self._threads.whole_page(thread_id, scope, before=bound, size=size)
-            yield page, reader_of(thread_id, self._rows)
-            # Who wants the first one only is not made wait for others.
-            size = min(size * 4, _PAGE)
+            return _Generated(self._filtered(thread_id, scope, wanted, bound))
+        return _Walk(self._threads, self._rows, thread_id, scope, bound, min(limit or 1, _PAGE))
 
     async def _filtered(
         self, thread_id: str, scope: str, wanted: Filter, bound: str | None
-    ) -> Pages:
+    ) -> _Generator:
         """Yield the checkpoints of a namespace that match. Only these are read whole."""
         while page := await self._threads.page(thread_id, scope, before=bound, size=_PAGE):
             bound = split_place(page[-1][0])[1]
@@ -209,6 +266,59 @@ class Listings:
         return not wanted or _matches(self._rows.read_row(row, of=of)[2], wanted)
 
 
+class _Walk:
+    """The checkpoints of a namespace below an id, read whole page by page. Nothing is open."""
+
+    def __init__(  # noqa: PLR0917 - where it begins
+        self,
+        threads: Threads,
+        rows: Rows,
+        thread_id: str,
+        scope: str,
+        bound: str | None,
+        size: int,
+    ) -> None:
+        self._threads = threads
+        self._rows = rows
+        self._thread_id = thread_id
+        self._scope = scope
+        self._bound = bound
+        self._size = size
+        self.over: bool = False
+
+    async def following(self) -> Page | None:
+        """Return the next page."""
+        if self.over:
+            return None
+        found, self._bound = await self._threads.whole_page(
+            self._thread_id, self._scope, before=self._bound, size=self._size
+        )
+        self.over = self._bound == ""
+        # Who wants the first one only is not made wait for others.
+        self._size = min(self._size * 4, _PAGE)
+        return found, reader_of(self._thread_id, self._rows)
+
+    async def aclose(self) -> None:
+        """End it."""
+        self.over = True
+
+
+class _Generated:
+    """What a generator yields. It is closed where it is left."""
+
+    def __init__(self, pages: _Generator) -> None:
+        self._pages = pages
+        self.over: bool = False
+
+    async def following(self) -> Page | None:
+        """Return the next page."""
+        return await anext(self._pages, None)
+
+    async def aclose(self) -> None:
+        """End it."""
+        await self._pages.aclose()
+
+
 class _Falling:
     """An id that comes first if it is higher."""
 
@@ -225,8 +335,9 @@ def _matches(metadata: Mapping[str, Any], wanted: Filter) -> bool:
     return all(metadata.get(name) == value for name, value in (wanted or {}).items())
 
 
-async def _each(pages: Pages) -> _Each:
-    async with aclosing(pages):
-        async for page, read in pages:
-            for found in page:
-                yield found, read
+async def _each(source: Source) -> _Each:
+    async with aclosing(source):
+        while (page := await source.following()) is not None:
+            found, read = page
+            for each in found:
+                yield each, read

@@ -6,6 +6,7 @@ import asyncio
 import time
 import weakref
 from collections import OrderedDict
+from collections.abc import Mapping
 from threading import Lock
 from typing import TypeAlias
 
@@ -39,19 +40,29 @@ class Newest:
         found = self._values.get((thread_id, scope, channel))
         return None if found is None or found[1] < time.monotonic() else found[0]
 
-    def add(self, thread_id: str, scope: str, channel: str, value: StoredValue) -> None:
-        """Remember a value that is stored, in place of the one before. Needs a running loop."""
-        key = thread_id, scope, channel
+    def add(self, thread_id: str, scope: str, values: Mapping[str, StoredValue]) -> None:
+        """Remember values of channels that are stored, each in place of the one before.
+
+        Needs a running loop.
+        """
         with self._lock:
-            self._pop(key)
-            if len(value.data) < LEAST:
-                return
-            self._values[key] = value, time.monotonic() + self._kept_s
-            self._of_thread.setdefault(thread_id, set()).add(key)
-            self.held_bytes += value.size
+            until = time.monotonic() + self._kept_s
+            for channel, value in values.items():
+                key = thread_id, scope, channel
+                if len(value.data) < LEAST:
+                    self._pop(key)
+                    continue
+                before = self._values.get(key)
+                if before is None:
+                    self._of_thread.setdefault(thread_id, set()).add(key)
+                else:
+                    self.held_bytes -= before[0].size
+                self._values[key] = value, until
+                self._values.move_to_end(key)
+                self.held_bytes += value.size
             while self.held_bytes > _REMEMBERED_BYTES:
                 self._pop(next(iter(self._values)))
-            if self._clears_in is None or self._clears_in.is_closed():
+            if self._values and (self._clears_in is None or self._clears_in.is_closed()):
                 self._clear_later(self._kept_s)
 
     def forget_thread(self, thread_id: str) -> None:

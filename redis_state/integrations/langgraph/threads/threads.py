@@ -35,6 +35,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 from redis_state.errors import LeaseLost, ThreadClaimed
@@ -56,6 +57,7 @@ from redis_state.scripts import (
     topic_text,
 )
 from redis_state.stores.base import Base
+from redis_state.transport.key_text import LONGEST_REMEMBERED
 from redis_state.transport.keys import GRAPH_SHARDS, graph_shard
 
 # A reply that holds as much is not made longer.
@@ -66,6 +68,7 @@ _ANCESTORS = 500
 _NAMES = 500
 # How long puts are listed behind the last step of a pruning.
 _WATCH_MS = 60_000
+_KEYS_REMEMBERED = 1024
 
 T = TypeVar("T")
 
@@ -78,6 +81,9 @@ class Threads:
         self.ttl_ms: int = ttl_ms
         self._listed = Lately(ttl_ms)
         keys = base.keys
+        self._made_keys = partial(keys_of, keys)
+        # Of the last threads: each operation names them again.
+        self._remembered_keys = lru_cache(maxsize=_KEYS_REMEMBERED)(self._made_keys)
         self._listing = ShardedListing(
             base.scripts,
             [
@@ -90,7 +96,8 @@ class Threads:
 
     def keys(self, thread_id: str) -> GraphKeys:
         """Return a thread's keys."""
-        return keys_of(self._base.keys, thread_id)
+        is_short = len(thread_id) <= LONGEST_REMEMBERED
+        return (self._remembered_keys if is_short else self._made_keys)(thread_id)
 
     async def put(
         self,
@@ -110,8 +117,8 @@ class Threads:
         """
         await self.list_run(run, thread_id)
 
-        async def write(*, listed: bool) -> Reply:
-            return await self._base.scripts.put_checkpoint(
+        def write(*, listed: bool) -> Awaitable[Reply]:
+            return self._base.scripts.put_checkpoint(
                 self.keys(thread_id),
                 mark=_fence(claim),
                 listed=listed,
@@ -148,8 +155,8 @@ class Threads:
     ) -> None:
         """Add writes of a task to a checkpoint. Errors: LeaseLost, ThreadClaimed."""
 
-        async def write(*, listed: bool) -> Reply:
-            return await self._base.scripts.put_graph_writes(
+        def write(*, listed: bool) -> Awaitable[Reply]:
+            return self._base.scripts.put_graph_writes(
                 self.keys(thread_id),
                 mark=_fence(claim),
                 listed=listed,
@@ -163,8 +170,8 @@ class Threads:
 
     async def read_one(self, thread_id: str, place: bytes) -> FoundCheckpoint | None:
         """Read a checkpoint whole, None if it is not there."""
-        found = (await self._read(thread_id, [place]))[0]
-        return _found(found, {}) if found else None
+        flat, found = await self._read(thread_id, [place])
+        return FoundCheckpoint(_pairs(flat), *found) if found else None
 
     async def read(
         self, thread_id: str, places: Sequence[bytes]
@@ -173,9 +180,10 @@ class Threads:
         left = list(places)
         values: dict[bytes, bytes] = {}
         while left:
-            facts = await self._read(thread_id, left)
+            flat, *facts = await self._read(thread_id, left)
+            values.update(_pairs(flat))
             for found in facts:
-                yield _found(found, values) if found else None
+                yield FoundCheckpoint(values, *found) if found else None
             left = left[len(facts) :]
 
     async def whole_page(
@@ -193,9 +201,9 @@ class Threads:
             size=size,
             most_bytes=MOST_BYTES,
         )
-        last, *parts = reply.facts
-        values: dict[bytes, bytes] = {}
-        found = [_found(part, values) for part in parts if part]
+        last, flat, *parts = reply.facts
+        values = _pairs(flat)
+        found = [FoundCheckpoint(values, *part) for part in parts if part]
         return found, split_place(last)[1] if last else ""
 
     async def page(
@@ -253,8 +261,8 @@ class Threads:
             )
             place, *ancestors = reply.facts
             for writes, flat, flat_values in ancestors:
-                names = dict(zip(flat[::2], flat[1::2], strict=True))
-                yield writes, names, dict(zip(flat_values[::2], flat_values[1::2], strict=True))
+                names = _pairs(flat)
+                yield writes, names, _pairs(flat_values)
                 for channel in names:
                     left.pop(channel, None)
 
@@ -384,11 +392,10 @@ class Threads:
         return await self.listed(thread_id, lambda: write(listed=False))
 
 
-def _found(part: Sequence[Any], values: dict[bytes, bytes]) -> FoundCheckpoint:
-    """Take what a script found, with the values that were found before it."""
-    place, row, flat, writes = part
-    values.update(zip(flat[::2], flat[1::2], strict=True))
-    return FoundCheckpoint(place, row, values, writes)
+def _pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
+    """Read names and values that stand in turn."""
+    parts = iter(flat)
+    return dict(zip(parts, parts, strict=True))
 
 
 def _fence(claim: HeldLease | None) -> Fence | None:

@@ -10,13 +10,11 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis_state.errors import CorruptState, InvalidField
 from redis_state.scripts import GraphKeys
-from redis_state.transport.key_text import LONGEST_REMEMBERED, escape, unescape
+from redis_state.transport.key_text import escape, unescape
 from redis_state.transport.keys import Keys
 
 # What orders as text orders as bytes, and separates from what stands behind it.
@@ -25,8 +23,7 @@ _ID = re.compile(r"[!-~]{1,200}")
 Configurable = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(NamedTuple):
     """What a config names. An absent namespace is "", where the caller makes no difference."""
 
     thread_id: str
@@ -45,13 +42,7 @@ class Target:
 
 
 def keys_of(keys: Keys, thread_id: str) -> GraphKeys:
-    """Return a thread's keys. Those of the last threads are remembered, unless the id is long."""
-    remembered = len(thread_id) <= LONGEST_REMEMBERED
-    return (_keys_of if remembered else _keys_of.__wrapped__)(keys, thread_id)
-
-
-@lru_cache(maxsize=1024)
-def _keys_of(keys: Keys, thread_id: str) -> GraphKeys:
+    """Return a thread's keys."""
     return GraphKeys(
         keys.graph_thread(thread_id), keys.graph_order(thread_id), keys.graph_puts(thread_id)
     )

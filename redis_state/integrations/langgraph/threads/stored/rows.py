@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -38,14 +38,21 @@ class Head(NamedTuple):
     namespace: str | None = None
 
 
-@dataclass(slots=True)
-class FoundCheckpoint:
-    """A checkpoint as it was read: its values by their names, and lines and writes in turn."""
+class FoundCheckpoint(NamedTuple):
+    """A checkpoint as it was read.
 
+    It has the values by their names that were found with it or before it, and lines and writes in
+    turn.
+    """
+
+    values: dict[bytes, bytes]
     place: bytes
     row: bytes
-    values: dict[bytes, bytes] = field(repr=False)
-    writes: list[bytes] = field(repr=False)
+    writes: list[bytes]
+
+    def __repr__(self) -> str:
+        # What is not sealed is nobody's who reads a log.
+        return f"<FoundCheckpoint at {self.place!r}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,17 +167,13 @@ class Rows:
         length = len(packed).to_bytes(_LENGTH, "big")
         return packed + self._packed(parts, "checkpoint") + length
 
-    def read_row(self, row: bytes, *, of: str) -> tuple[Head, dict[str, Any], dict[str, Any]]:
+    def read_row(self, row: bytes, *, of: str) -> tuple[Head, Any, Any]:
         """Read a checkpoint: head, document, metadata. Errors: PayloadUnreadable; CorruptState."""
         head, size = read_head(row, of=of)
         kind, document, kind_of_metadata, metadata = self._unpacked(
             row[size:-_LENGTH], of, "checkpoint", size=4
         )
-        return (
-            head,
-            self._serde.loads_typed((kind, document)),
-            self._serde.loads_typed((kind_of_metadata, metadata)),
-        )
+        return head, self.loads((kind, document)), self.loads((kind_of_metadata, metadata))
 
     def write(self, write: tuple[str, Any], *, task: str, path: str) -> bytes:
         """Write what a task wrote to a channel. Errors: InvalidField; PayloadTooLarge."""
@@ -240,7 +243,8 @@ class Rows:
         return self._payloads.seal(data)
 
     def _unpacked(self, data: bytes, of: str, field: str, *, size: int) -> list[Any]:
-        data = self.opened(data, of=of, field=field)
+        if data.startswith(_SEALED):
+            data = self.opened(data, of=of, field=field)
         try:
             found: list[Any] = ormsgpack.unpackb(data)
         except ormsgpack.MsgpackDecodeError:
@@ -254,8 +258,7 @@ def read_head(row: bytes, *, of: str) -> tuple[Head, int]:
     """Read a row's head, and how long it is. Errors: CorruptState."""
     size = int.from_bytes(row[-_LENGTH:], "big")
     try:
-        parent, run, names, *namespace = ormsgpack.unpackb(row[:size])
-        return Head(parent, run, names, *namespace), size
+        return Head(*ormsgpack.unpackb(row[:size])), size
     except (ValueError, TypeError):
         raise CorruptState(of, "a checkpoint is damaged") from None
 
