@@ -34,6 +34,7 @@ from tests.support.tasks.archives import (
 from tests.support.tasks.crash_states import started, submitted
 
 pytestmark = pytest.mark.worker
+_ALL: dict[str, Any] = {}
 _SINCE: dict[str, Any] = {"ended_after": datetime(2001, 1, 1, tzinfo=UTC)}
 
 
@@ -109,7 +110,7 @@ async def test_by_their_ends_pages_go_on_from_redis_to_the_archive(
             assert names(await find_all(client, archived="also", **asked, **_SINCE)) == wanted
         only = await find_all(client, archived="only", newest_first=newest_first, **_SINCE)
         assert names(only) == [task for task in wanted if task in made[::2]]
-        between = {"ended_after": moments[2], "ended_before": moments[6]}
+        between: dict[str, Any] = {"ended_after": moments[2], "ended_before": moments[6]}
         found = await find_all(client, archived="also", newest_first=newest_first, **between)
         assert names(found) == [task for task in wanted if task in order[2:6]]
         # One that the archive has, and Redis too, ends again: it has the place of that end alone.
@@ -127,7 +128,7 @@ async def test_by_their_ends_pages_go_on_from_redis_to_the_archive(
 async def test_a_task_that_leaves_between_two_pages_is_found_once(
     live: RedisStateStore, archive: Archive, *, by_end: bool
 ) -> None:
-    wanted = _SINCE if by_end else {}
+    wanted: dict[str, Any] = _SINCE if by_end else {}
     tasks = [await ended(live, updates=0) for _ in range(9)]
     async with TaskClient(live) as client:
         found: list[str] = []
@@ -299,7 +300,7 @@ async def test_each_task_is_found_once_while_processes_archive_them(
         while not moving.done():
             for newest_first in (True, False):
                 # They have ended in the order in which they were made.
-                for wanted in ({}, _SINCE):
+                for wanted in (_ALL, _SINCE):
                     found = await find_all(
                         client, limit=7, archived="also", newest_first=newest_first, **wanted
                     )

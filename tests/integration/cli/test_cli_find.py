@@ -105,7 +105,10 @@ def test_a_time_without_an_offset_is_utc_wherever_the_machine_stands(
     monkeypatch.setenv("TZ", "America/Los_Angeles")
     time.tzset()
     chosen = dict.fromkeys(("session", "status", "handler", "attribute"))
-    ends = {"ended_since": "2026-11-27T09:00", "ended_until": "2026-11-27T08:00+01:00"}
+    ends: dict[str, Any] = {
+        "ended_since": "2026-11-27T09:00",
+        "ended_until": "2026-11-27T08:00+01:00",
+    }
     try:
         found = filters(since="2026-11-27T10:00", until="2026-11-27T12:00+01:00", **ends, **chosen)
     finally:

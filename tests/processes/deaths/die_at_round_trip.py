@@ -144,14 +144,15 @@ class Case:
     async def _index_problems(self, client: TaskClient) -> list[str]:
         """Wait until the index lists the task and its end as they are, and nothing else."""
         wanted = dict.fromkeys(TaskStatus, 0) | {TaskStatus.COMPLETE: 1}
-        since = {"ended_after": datetime(2001, 1, 1, tzinfo=UTC)}
+        since: dict[str, Any] = {"ended_after": datetime(2001, 1, 1, tzinfo=UTC)}
 
         async def right() -> bool:
             return await client.count() == await client.count(**since) == wanted
 
         await eventually(right, "a sweeper has made the index exact", timeout_s=60)
         problems: list[str] = []
-        for end in ({}, since):
+        orders: list[dict[str, Any]] = [{}, since]
+        for end in orders:
             found = (await client.find(session_id=SESSION, status="COMPLETE", **end)).tasks
             names = [(task.task_id, task.handler) for task in found]
             problems += [] if names == [(TASK, "ship")] else [f"found {names}"]

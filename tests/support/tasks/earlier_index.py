@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -35,7 +35,7 @@ _CHANGES = (
 
 
 @contextmanager
-def earlier_index() -> Iterator[None]:
+def earlier_index() -> Generator[None]:
     """Let this process be of an earlier version, for the block."""
     made: set[str] = set()
     with pytest.MonkeyPatch.context() as patch:

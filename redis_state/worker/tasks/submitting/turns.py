@@ -109,7 +109,7 @@ class InTurn:
         while True:
             line = await self._line(session_id, task_id)
             replaced = self.policy is OnBusy.REPLACE
-            changes = _cancelled(self.store, task_id) if replaced else {}
+            changes: Mapping[str, bytes] = _cancelled(self.store, task_id) if replaced else {}
             reply = await base.scripts.create_turn_task(
                 new.keys,
                 new.fields,

@@ -43,8 +43,9 @@ async def listed(client: TaskClient, **filters: Any) -> list[TaskSummary]:
     """Read all pages of what has ended."""
     found: list[TaskSummary] = []
     cursor = None
+    wanted: dict[str, Any] = {"ended_after": LONG_AGO} | filters
     while True:
-        page = await client.find(after=cursor, **{"ended_after": LONG_AGO} | filters)
+        page = await client.find(after=cursor, **wanted)
         found += page.tasks
         cursor = page.cursor
         if cursor is None:
@@ -114,7 +115,7 @@ async def test_every_filter_finds_what_the_records_say_in_the_order_of_the_ends(
 
         early, late = moments[9], moments[-9]
         made = sorted(task.created_at for task in model)[20]
-        for wanted, keep in (
+        cases: list[tuple[dict[str, Any], Callable[[TaskSummary], bool]]] = [
             ({}, lambda _: True),
             ({"status": "FAILED"}, lambda task: task.status is TaskStatus.FAILED),
             ({"status": [*TaskStatus]}, lambda _: True),
@@ -137,7 +138,8 @@ async def test_every_filter_finds_what_the_records_say_in_the_order_of_the_ends(
             ),
             ({"ended_before": LONG_AGO}, lambda _: False),
             ({"ended_after": datetime.max.replace(tzinfo=UTC)}, lambda _: False),
-        ):
+        ]
+        for wanted, keep in cases:
             for limit in (1, 7, 100):
                 found = await ids(client, limit=limit, newest_first=False, **wanted)
                 assert found == expected(keep), (wanted, limit)
@@ -240,13 +242,14 @@ async def test_a_page_by_the_end_costs_the_page(store: RedisStateStore, many: in
 async def _costs(store: RedisStateStore, client: TaskClient) -> dict[str, tuple[int, int]]:
     """Count the commands and the bytes that pages take."""
     found: dict[str, tuple[int, int]] = {}
-    since = {"ended_after": LONG_AGO}
-    for name, filters in (
+    since: dict[str, Any] = {"ended_after": LONG_AGO}
+    searches: list[tuple[str, dict[str, Any]]] = [
         ("end", {"ended_before": datetime.max.replace(tzinfo=UTC)}),
         ("end and status", since | {"status": "CANCELLED"}),
         ("end, status and handler", since | {"status": "CANCELLED", "handler": "rare"}),
         ("end and creation", since | {"created_after": LONG_AGO}),
-    ):
+    ]
+    for name, filters in searches:
         before = await sent_so_far(store.transport)
         page = await client.find(limit=20, **filters)
         after = await sent_so_far(store.transport)
