@@ -14,6 +14,7 @@
 -- ARGV version       int: of the task's record
 -- ARGV write         of that version
 -- ARGV created       int: us
+-- ARGV ended         int: us; '' of one that has not ended. A move of the state that is listed keeps its end
 -- ARGV ttl_ms        int: until it is forgotten
 -- ARGV session       the session's id
 -- ARGV task          the task's id
@@ -37,8 +38,10 @@ local was = index_doc(about, id)
 local stamp, doc = index_stamp(was), { status, version, write, created, session, task, handler, attributes }
 if rule == 'move' then
   if not was then return { 'MISSING', when } end
-  doc = { status, version, write, unpack(was, 4) }
+  doc = { status, version, write, unpack(was, 4, 8) }
+  if was[3] == write and was[1] == status then doc[9] = was[9] end
 end
+if ended then doc[9] = status .. struct.pack('>I7', ended) end
 if string.sub(rule, 1, 3) == 'is ' then
   if string.sub(rule, 4) ~= stamp then return { 'STALE', when, stamp } end
 elseif was and (rule == 'new' and stamp ~= index_stamp(doc) or was[2] > version) then

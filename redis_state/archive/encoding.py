@@ -22,16 +22,16 @@ TIME_BYTES, ID_BYTES = 7, 10
 OWN_FIELDS: Final = (b"archived", b"archive_hold")
 
 
-def task_place(session_id: str, task_id: str, created_at: datetime) -> bytes:
-    """Return a task's place in the order of creation: 7 bytes of time, 10 of its id.
+def task_place(session_id: str, task_id: str, at: datetime) -> bytes:
+    """Return a task's place in the order of creation or of ends: 7 bytes of time, 10 of its id.
 
     It is the place that the index of tasks has. So live and archived tasks have one order.
     """
-    created_us = microseconds(listed_moment(created_at))
+    at_us = microseconds(listed_moment(at))
     entry = watch_entry(session_id, task_id)
     # The index distinguishes tasks of one microsecond by this digest. It protects nothing.
     digest = hashlib.sha1(entry, usedforsecurity=False).digest()
-    return created_us.to_bytes(TIME_BYTES, "big") + digest[:ID_BYTES]
+    return at_us.to_bytes(TIME_BYTES, "big") + digest[:ID_BYTES]
 
 
 def listed_moment(at: datetime) -> datetime:

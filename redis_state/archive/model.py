@@ -204,6 +204,11 @@ class ArchivedTask:
         return task_place(self.session_id, self.task_id, self.created_at)
 
     @property
+    def end_place(self) -> bytes:
+        """Return its place in the order of the ends."""
+        return task_place(self.session_id, self.task_id, self.ended_at)
+
+    @property
     def end(self) -> TaskEnd:
         """Return its place in the order of ends, as `ArchiveQuery.after` takes it."""
         return self.ended_at, self.session_id, self.task_id, self.born_us

@@ -122,7 +122,7 @@ class Archive(Protocol):
         ...
 
     async def find(self, listing: ArchiveListing) -> ArchivedPage:
-        """List tasks that match every filter, in the order of their places.
+        """List tasks that match every filter, in the order of their places: see `ArchiveListing`.
 
         Of an id that was used again only the last task, the one that was born last. The journals
         are left out: they are empty. An archive reads a bounded number of tasks for a page, so that

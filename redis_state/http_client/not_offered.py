@@ -31,6 +31,8 @@ NOT_OFFERED: Final[Mapping[str, str]] = {
     "list_pauses(decider)": f"{_CALLER} `mine=True` lists what that actor may decide.",
     "count(handler)": "The gateway counts by session. `sessions` lists all of them.",
     "count(attributes)": "The gateway counts by session. `sessions` lists all of them.",
+    "count(ended_after)": "The gateway counts by session. `find` lists by the end.",
+    "count(ended_before)": "The gateway counts by session. `find` lists by the end.",
     "bulk(concurrency)": "The gateway decides it.",
     "bulk(progress)": "The report comes in one answer, of 500 tasks at most.",
     "request(sender)": _CALLER,

@@ -352,6 +352,8 @@ class HttpTasks:
             attributes=dict(wanted.attributes) or None,
             created_after=_text(wanted.created_after),
             created_before=_text(wanted.created_before),
+            ended_after=_text(wanted.ended_after),
+            ended_before=_text(wanted.ended_before),
         )
         if filters.get("status") is not None:
             chosen["status"] = [status.value for status in wanted.statuses]
@@ -430,7 +432,7 @@ def _filters(filters: TaskFilters) -> list[tuple[str, str]]:
     for name in ("handler", "session_id"):
         value = getattr(wanted, name)
         query += [] if value is None else [(name, value)]
-    for name in ("created_after", "created_before"):
+    for name in ("created_after", "created_before", "ended_after", "ended_before"):
         value = _text(getattr(wanted, name))
         query += [] if value is None else [(name, value)]
     # As JSON a text stays one, also "5".

@@ -10,6 +10,12 @@ so no rollback of the server separates them.
 What is known of a task carries its record's version and write. An older version never replaces a
 newer one. A record whose history went back gives versions again: a correction names what it
 replaces instead.
+
+A terminal task is listed by its end as well: the ``updated_at`` of its record, which no call
+changes behind the end, and which an archive has too. An earlier version of the package lists no
+ends, and keeps or drops those that it finds. Readers and sweepers compare a task with its record.
+They correct an end that is missing, or is that of an earlier run. What is left over in the list of
+the ends is not shown. It goes when the task behind it in the list is forgotten.
 """
 
 from __future__ import annotations
@@ -27,6 +33,7 @@ from redis_state.primitives.watchlist import ENDED_MS
 from redis_state.scripts import IndexedTask, Reply, ReplyCode, Scripts, raw
 from redis_state.serialization import codec
 from redis_state.serialization.rows import as_object
+from redis_state.stores.sessions import task_status
 from redis_state.stores.sessions.job_parts import job_of
 from redis_state.stores.sessions.tasks import microseconds
 from redis_state.transport.key_groups import TaskIndexKeys
@@ -111,10 +118,23 @@ class TaskIndex:
 
 
 def indexed_move(
-    entry: bytes, status: TaskStatus, *, version: int, write: str, ttl_ms: int
+    entry: bytes,
+    status: TaskStatus,
+    *,
+    version: int,
+    write: str,
+    ttl_ms: int,
+    updated_us: int | None = None,
 ) -> IndexedTask:
-    """Describe a move of a task for the index."""
-    return IndexedTask(entry, LETTERS[status], version, write[:_WRITE], ttl_ms)
+    """Describe a move of a task for the index. ``updated_us`` is the time of a terminal one."""
+    return IndexedTask(
+        entry,
+        LETTERS[status],
+        version,
+        write[:_WRITE],
+        ttl_ms,
+        ended=_ended_us(status, updated_us),
+    )
 
 
 def indexed_start(entry: bytes, flat: Sequence[Any], *, ttl_ms: int) -> IndexedTask:
@@ -145,7 +165,7 @@ def indexed_new(
         1,
         write[:_WRITE],
         ttl_ms,
-        created=_created_us(state.created_at),
+        created=listed_us(state.created_at),
         session=state.session_id,
         task=state.task_id,
         handler=handler,
@@ -166,17 +186,19 @@ def indexed_record(
         int(record.version),
         record.version.write[:_WRITE],
         ttl_ms,
-        created=_created_us(created),
+        created=listed_us(created),
         session=session_id,
         task=task_id,
         handler=str(as_object(job_of(fields))["handler"]),
         attributes=attribute_lists(attributes_of(fields)),
+        ended=_ended_us(status, task_status.updated_us(fields)),
     )
 
 
-def stamp_of(status: TaskStatus, version: int, write: str) -> str:
+def stamp_of(status: TaskStatus, version: int, write: str, *, updated_us: int | None) -> str:
     """Return what the index knows of a task at this version, as text."""
-    return f"{version:d} {write[:_WRITE]} {LETTERS[status]}"
+    ended = _ended_us(status, updated_us)
+    return f"{version:d} {write[:_WRITE]} {LETTERS[status]}{'' if ended is None else f' {ended}'}"
 
 
 def attributes_of(fields: Mapping[str, bytes]) -> dict[str, Any]:
@@ -196,5 +218,14 @@ def attribute_list(name: str, value: Any) -> bytes:
     return raw(f"{name}=") + codec.canonical(value)
 
 
-def _created_us(moment: datetime) -> int:
-    return min(max(microseconds(moment), 0), LATEST_US)
+def listed_us(moment: datetime) -> int:
+    """Return the time by which a task of that moment is listed."""
+    return _listed(microseconds(moment))
+
+
+def _ended_us(status: TaskStatus, updated: int | None) -> int | None:
+    return _listed(updated) if status.is_terminal and updated is not None else None
+
+
+def _listed(us: int) -> int:
+    return min(max(us, 0), LATEST_US)

@@ -1,5 +1,5 @@
 -- Where a task is listed: under everything, its session, its handler and each attribute; there by
--- status, then by the time of its creation.
+-- status, then by the time of its creation. Once it has ended, among the ends too, by the time of its end.
 -- @include index_key
 local function index_members(id, doc)
   local place = doc[1] .. struct.pack('>I7', doc[4]) .. id
@@ -7,6 +7,7 @@ local function index_members(id, doc)
   for _, attribute in ipairs(doc[8]) do
     members[#members + 1], members[#members + 2] = 0, index_key('a', attribute) .. place
   end
+  if doc[9] then members[#members + 1], members[#members + 2] = 0, index_key('e', '') .. doc[9] .. id end
   return members
 end
 

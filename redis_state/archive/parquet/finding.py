@@ -1,7 +1,8 @@
-"""Find archived tasks in the order of their creation: first which they are, then the records.
+"""Find archived tasks in the order of their creation, or of their ends.
 
-Files have bounds of the times of creation. A page reads the times of those files that it reaches,
-then so many tasks and no more, however rare what is wanted is.
+First which they are, then the records. Files have bounds of the times of creation and of the ends.
+A page reads the times of those files that it reaches, then so many tasks and no more, however rare
+what is wanted is.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _READ_FOR_ONE, _LEAST = 4, 400
 _LAST_ID = (b"\xff" * ID_BYTES, b"\0" * ID_BYTES)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _US = timedelta(microseconds=1)
-_KEYS = ["session_id", "task_id", "born", "created_at", "status", "handler", "attributes"]
+_KEYS = ["session_id", "task_id", "born", "status", "handler", "attributes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +78,7 @@ def find_tasks(reader: FileReader, listing: ArchiveListing) -> ArchivedPage:
     if whole < len(chosen):
         chosen, end = chosen[:whole], chosen[whole - 1].place
     tasks = _records(read[each.at.place][1] for each in chosen if each.at.place in read)
-    return ArchivedPage(
-        sorted(tasks, key=lambda task: task.place, reverse=listing.newest_first), end
-    )
+    return ArchivedPage(sorted(tasks, key=listing.place_of, reverse=listing.newest_first), end)
 
 
 class _First:
@@ -93,6 +92,7 @@ class _First:
         self.more: bool = False
         self._reader = reader
         self._listing = listing
+        self._at = _column(listing)
         self._most = most
         # Of the last one, once there are enough.
         self._last_us: int | None = None
@@ -104,15 +104,18 @@ class _First:
         newest = listing.newest_first
         in_range = [
             file
-            for file in sorted(files, key=lambda file: _bounds(file)[newest], reverse=newest)
-            if _bounds(file)[0] <= self._range[1] and _bounds(file)[1] >= self._range[0]
+            for file in sorted(files, key=lambda file: self._bounds(file)[newest], reverse=newest)
+            if self._bounds(file)[0] <= self._range[1] and self._bounds(file)[1] >= self._range[0]
         ]
         for file, groups in self._reader.groups_of(in_range, self._session, self._columns):
-            begin, end = _bounds(file)
+            begin, end = self._bounds(file)
             if self._has_enough(end if newest else begin):
                 self.more = True
                 return
             self._add(file, groups)
+
+    def _bounds(self, file: DataFile) -> tuple[int, int]:
+        return (file.ended if self._listing.by_end else file.created) or (0, 0)
 
     def _has_enough(self, us: int) -> bool:
         """Return whether there are enough tasks that come before a time."""
@@ -123,13 +126,14 @@ class _First:
     @property
     def _columns(self) -> list[str]:
         listing = self._listing
-        columns = ["created_at", *(["session_id"] if self._session is not None else [])]
+        columns = [self._at, *(["session_id"] if self._session is not None else [])]
+        columns += ["created_at"] if listing.made_between != (None, None) else []
         columns += ["handler"] if listing.handler is not None else []
         return columns + (["status"] if listing.statuses else [])
 
     def _add(self, file: DataFile, groups: Iterable[tuple[int, Any]]) -> None:
         for group, table in groups:
-            us = table["created_at"].cast(pa.int64())
+            us = table[self._at].cast(pa.int64())
             rows = pc.indices_nonzero(self._mask(table, us))
             times = pc.take(us, rows).to_pylist()
             for at_us, row in zip(times, rows.to_pylist(), strict=True):
@@ -143,6 +147,11 @@ class _First:
         listing = self._listing
         least, most = self._range
         mask = pc.and_(pc.greater_equal(us, least), pc.less_equal(us, most))
+        since, before = listing.made_between
+        if since is not None:
+            mask = pc.and_(mask, pc.greater_equal(_created(table), _us(since)))
+        if before is not None:
+            mask = pc.and_(mask, pc.less(_created(table), _us(before)))
         if self._session is not None:
             mask = pc.and_(mask, pc.equal(table["session_id"], self._session))
         if listing.handler is not None:
@@ -167,7 +176,7 @@ def _read(reader: FileReader, found: Sequence[_At]) -> list[tuple[_FoundTask, di
     read: list[tuple[_FoundTask, dict[str, Any]]] = []
     for table, chosen in _tables(reader, found, _KEYS):
         born = table["born"].cast(pa.int64()).to_pylist()
-        columns = table.drop_columns(["born", "created_at"]).to_pylist()
+        columns = table.drop_columns(["born"]).to_pylist()
         for each, born_us, at in zip(columns, born, chosen, strict=True):
             session, task = each["session_id"], each["task_id"]
             place = task_place(text_of(session), text_of(task), moment_of_us(at.us))
@@ -244,10 +253,11 @@ def _used_again(reader: FileReader, keys: Sequence[Task]) -> set[Task]:
 def _range(listing: ArchiveListing) -> tuple[int, int]:
     """Return the first and the last time that is wanted."""
     least, most = [-(1 << 62)], [1 << 62]
-    if listing.created_after is not None:
-        least.append(_us(listing.created_after))
-    if listing.created_before is not None:
-        most.append(_us(listing.created_before) - 1)
+    since, before = listing.bounds
+    if since is not None:
+        least.append(_us(since))
+    if before is not None:
+        most.append(_us(before) - 1)
     onward, back = (most, least) if listing.newest_first else (least, most)
     if listing.after is not None:
         # All of a microsecond's places were read: the next one begins behind it.
@@ -259,10 +269,13 @@ def _range(listing: ArchiveListing) -> tuple[int, int]:
     return max(least), min(most)
 
 
-def _bounds(file: DataFile) -> tuple[int, int]:
-    return file.created or (0, 0)
+def _column(listing: ArchiveListing) -> str:
+    return "ended_at" if listing.by_end else "created_at"
+
+
+def _created(table: Any) -> Any:
+    return table["created_at"].cast(pa.int64())
 
 
 def _us(moment: datetime) -> int:
-    at = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return (at - _EPOCH) // _US
+    return (moment - _EPOCH) // _US

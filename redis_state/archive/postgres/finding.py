@@ -1,9 +1,10 @@
-"""Find archived tasks in the order of their creation: first which, by an index, then the records.
+"""Find archived tasks in the order of their creation, or of their ends.
 
-The server reads by namespace and time, and by session, by handler or by one status if one is named:
-each has an index. The other filters are compared here. So many tasks are read for a page and no
-more, however rare what is wanted is: but all of a microsecond that has more, in slices. Only their
-places show which of these come first.
+First which they are, by an index, then the records. The server reads by namespace and time, and by
+session, by handler or by one status if one is named: each has an index. By their ends the tasks of
+a session are sorted: a page costs what the session has. The other filters are compared here. So
+many tasks are read for a page and no more, however rare what is wanted is: but all of a microsecond
+that has more, in slices. Only their places show which of these come first.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import asyncio
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
 from psycopg import AsyncConnection
@@ -35,10 +36,10 @@ PAGE_BYTES, _SLICE_BYTES = 4 << 20, 1 << 18
 _LAST_ID = (b"\xff" * ID_BYTES, b"\0" * ID_BYTES)
 
 _WANTED: Final = """
-SELECT session_id, task_id, long_ids, born, created_at, status, handler, attributes::text
+SELECT session_id, task_id, long_ids, born, {at}, created_at, status, handler, attributes::text
 FROM redis_state.tasks WHERE {conditions}
 """
-_PLACES: Final = f"{_WANTED} ORDER BY created_at {{direction}} LIMIT %s"
+_PLACES: Final = f"{_WANTED} ORDER BY {{at}} {{direction}} LIMIT %s"
 # Of an id that was used again the last task alone. Behind so many bytes the record is null.
 _RECORDS: Final = """
 SELECT session_id, task_id, long_ids, CASE WHEN size - own < %s THEN record END, '{}', place FROM (
@@ -71,6 +72,7 @@ async def find_tasks(
     most = max(_LEAST, listing.limit * _READ_FOR_ONE)
     conditions, values = _conditions(namespace, listing)
     statement = _PLACES.format(
+        at=_column(listing),
         conditions=" AND ".join(conditions),
         direction="DESC" if listing.newest_first else "ASC",
     )
@@ -93,10 +95,16 @@ async def find_tasks(
     tasks, fit = await _records(connection, namespace, [each.key for each in chosen])
     if fit < len(chosen):
         end = chosen[fit - 1].place
+    # One that ended again in between has another place.
+    places = {each.place for each in chosen}
     return ArchivedPage(
         sorted(
-            (task for task in tasks if _matches(task, listing)),
-            key=lambda task: task.place,
+            (
+                task
+                for task in tasks
+                if _matches(task, listing) and listing.place_of(task) in places
+            ),
+            key=listing.place_of,
             reverse=listing.newest_first,
         ),
         end,
@@ -118,7 +126,9 @@ async def _wanted_of_moment(
 ) -> list[_Placed]:
     """Return the first of what is wanted of one microsecond, and one more if there is one."""
     conditions, values = _conditions(namespace, listing)
-    statement = _WANTED.format(conditions=" AND ".join([*conditions, "created_at = %s"]))
+    column = _column(listing)
+    same = " AND ".join([*conditions, f"{column} = %s"])
+    statement = _WANTED.format(at=column, conditions=same)
     first: list[_Placed] = []
     async with connection.transaction(), connection.cursor(name="of_a_moment") as cursor:
         await cursor.execute(statement.encode(), [*values, at])
@@ -141,32 +151,37 @@ def _conditions(namespace: str, listing: ArchiveListing) -> tuple[list[str], lis
     elif len(listing.statuses) == 1:
         # Of several the index gives no order.
         found.append(("status = %s", listing.statuses[0].value))
-    if listing.created_after is not None:
-        found.append(("created_at >= %s", _aware(listing.created_after)))
-    if listing.created_before is not None:
-        found.append(("created_at < %s", _aware(listing.created_before)))
+    column, (since, before) = _column(listing), listing.bounds
+    if since is not None:
+        found.append((f"{column} >= %s", since))
+    if before is not None:
+        found.append((f"{column} < %s", before))
     onward, back = ("<", ">") if listing.newest_first else (">", "<")
     if listing.after is not None:
         # All of a microsecond's places were read: the next one begins behind it.
         done = listing.after[TIME_BYTES:] == _LAST_ID[listing.newest_first]
         sign = onward if done else f"{onward}="
-        found.append((f"created_at {sign} %s", moment_of_us(place_us(listing.after))))
+        found.append((f"{column} {sign} %s", moment_of_us(place_us(listing.after))))
     if listing.until is not None:
-        found.append((f"created_at {back}= %s", moment_of_us(place_us(listing.until))))
+        found.append((f"{column} {back}= %s", moment_of_us(place_us(listing.until))))
     return [text for text, _ in found], [value for _, value in found]
 
 
+def _column(listing: ArchiveListing) -> str:
+    return "ended_at" if listing.by_end else "created_at"
+
+
 def _placed(row: Any, listing: ArchiveListing) -> _Placed:
-    session, task, whole, born, created_at, status, handler, attributes = row
+    session, task, whole, born, at, created_at, status, handler, attributes = row
     session_id, task_id = id_of(session, whole, 0), id_of(task, whole, 1)
-    wanted = listing.matches(
+    wanted = listing.was_made(created_at) and listing.matches(
         session_id=session_id,
         # A long one is shortened: its record tells whether it is the one.
         handler=handler if listing.handler is None else _same_text(handler, listing.handler),
         status=TaskStatus(status),
         attributes=json.loads(attributes) if listing.attributes else {},
     )
-    return _Placed(task_place(session_id, task_id, created_at), (session, task, born), wanted)
+    return _Placed(task_place(session_id, task_id, at), (session, task, born), wanted)
 
 
 def _same_text(column: str, wanted: str) -> str:
@@ -206,7 +221,3 @@ def _matches(task: ArchivedTask, listing: ArchiveListing) -> bool:
 def _behind_moment(at: datetime, *, newest: bool) -> bytes:
     """Return the last place that a microsecond can have, in the order of a listing."""
     return task_place("", "", at)[:TIME_BYTES] + _LAST_ID[newest]
-
-
-def _aware(moment: datetime) -> datetime:
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -46,6 +46,17 @@ Before = Annotated[
     str | None, typer.Option("--until", metavar="TIME", help="Only those made before: likewise.")
 ]
 
+EndedSince = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        help="Only those that ended since: likewise. The order is that of the ends then.",
+    ),
+]
+EndedUntil = Annotated[
+    str | None, typer.Option(metavar="TIME", help="Only those that ended before: likewise.")
+]
+
 
 def filters(
     *,
@@ -55,6 +66,8 @@ def filters(
     attribute: Sequence[str] | None,
     since: str | None,
     until: str | None,
+    ended_since: str | None,
+    ended_until: str | None,
 ) -> TaskFilters:
     """Read the options that choose tasks. Errors: InvalidField."""
     return {
@@ -64,6 +77,8 @@ def filters(
         "attributes": read_attributes(attribute),
         "created_after": read_moment("--since", since),
         "created_before": read_moment("--until", until),
+        "ended_after": read_moment("--ended-since", ended_since),
+        "ended_before": read_moment("--ended-until", ended_until),
     }
 
 

@@ -14,6 +14,8 @@ from redis_state.cli.output import age, brief, coloured, print_json, print_line,
 from redis_state.cli.tasks.filters import (
     Attribute,
     Before,
+    EndedSince,
+    EndedUntil,
     Handler,
     Since,
     Statuses,
@@ -141,6 +143,8 @@ def find(
     attribute: Attribute = None,
     since: Since = None,
     until: Before = None,
+    ended_since: EndedSince = None,
+    ended_until: EndedUntil = None,
     oldest_first: Annotated[
         bool, typer.Option("--oldest-first", help="The oldest first, not the newest.")
     ] = False,
@@ -160,10 +164,11 @@ def find(
     """Find tasks of all sessions, also terminal ones for as long as they are kept.
 
     A page costs the same however many tasks there are. The last line has the option for the next
-    page. With --archived also what has left for the archive of REDIS_STATE_ARCHIVE_URL. If that is
-    away, a line says so.
+    page. With --ended-since or --ended-until terminal tasks alone, the last that ended first. With
+    --archived also what has left for the archive of REDIS_STATE_ARCHIVE_URL. If that is away, a
+    line says so.
 
-    Try: `redis-state find --status FAILED --since 2h`, `redis-state find --handler review -a
+    Try: `redis-state find --status FAILED --ended-since 1h`, `redis-state find --handler review -a
     tenant=acme`, `redis-state find --count --handler review`, then `redis-state show SESSION TASK`
     or `redis-state retry SESSION TASK`.
     """
@@ -176,13 +181,21 @@ def find(
             attribute=attribute,
             since=since,
             until=until,
+            ended_since=ended_since,
+            ended_until=ended_until,
         )
         async with client_of(url) as client:
             if count:
                 if status or since or until or archived or archived_only:
-                    raise CallerError("--count takes a handler, a session or an attribute only")
+                    raise CallerError(
+                        "--count takes a handler, a session, an attribute or times of the end only"
+                    )
                 counted = await client.count(
-                    handler=handler, session_id=session, attributes=read_attributes(attribute)
+                    handler=handler,
+                    session_id=session,
+                    attributes=chosen.get("attributes"),
+                    ended_after=chosen.get("ended_after"),
+                    ended_before=chosen.get("ended_before"),
                 )
                 return None, counted
             page = await client.find(
@@ -204,7 +217,7 @@ def find(
         tasks = [*map(summary_document, page.tasks)]
         print_json({"tasks": tasks, "cursor": page.cursor, "incomplete": page.incomplete})
     else:
-        _print_found(page.tasks)
+        _print_found(page.tasks, by_end=bool(ended_since or ended_until))
         _print_more(page.cursor)
 
 
@@ -253,15 +266,16 @@ def _print_counts(counted: dict[TaskStatus, int], *, as_json: bool) -> None:
     print_table(("status", "tasks"), rows, none="No tasks.")
 
 
-def _print_found(found: Sequence[TaskSummary]) -> None:
-    columns = ("session", "task", "status", "handler", "made", "attributes", "error")
+def _print_found(found: Sequence[TaskSummary], *, by_end: bool) -> None:
+    time = "ended" if by_end else "made"
+    columns = ("session", "task", "status", "handler", time, "attributes", "error")
     rows = [
         (
             task.session_id,
             task.task_id,
             coloured(task.status).append(" archived" if task.archived else ""),
             task.handler or "-",
-            _ago(task.created_at),
+            _ago(task.updated_at if by_end else task.created_at),
             " ".join(f"{name}={brief(value)}" for name, value in task.attributes.items()),
             brief(task.error or ""),
         )

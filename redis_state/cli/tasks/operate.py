@@ -37,7 +37,7 @@ def retry(which: Selection) -> None:
     many was not.
 
     Try: `redis-state find --status FAILED`, then `redis-state retry SESSION TASK`, or
-    `redis-state retry --handler review --since 2h`, and with --yes.
+    `redis-state retry --handler review --ended-since 2h`, and with --yes.
     """
     chosen = which.chosen()
     if isinstance(chosen, tuple):

@@ -12,7 +12,16 @@ import typer
 
 from redis_state.cli.commands import AsJson, Url
 from redis_state.cli.exit_codes import run
-from redis_state.cli.tasks.filters import Attribute, Before, Handler, Since, Statuses, filters
+from redis_state.cli.tasks.filters import (
+    Attribute,
+    Before,
+    EndedSince,
+    EndedUntil,
+    Handler,
+    Since,
+    Statuses,
+    filters,
+)
 from redis_state.cli.tasks.reading import OfSession
 from redis_state.errors import CallerError
 
@@ -51,6 +60,8 @@ class Selection:
     attribute: Attribute = None
     since: Since = None
     until: Before = None
+    ended_since: EndedSince = None
+    ended_until: EndedUntil = None
     yes: Yes = False
     dry_run: DryRun = False
     idempotency_key: IdempotencyKey = None
@@ -74,6 +85,8 @@ class Selection:
                 attribute=self.attribute,
                 since=self.since,
                 until=self.until,
+                ended_since=self.ended_since,
+                ended_until=self.ended_until,
             )
             filtered = any(found.values())
             if self.session is None:

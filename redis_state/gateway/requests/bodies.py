@@ -144,6 +144,14 @@ class FindQuery(PageQuery):
     )
     created_after: AwareDatetime | None = None
     created_before: AwareDatetime | None = None
+    ended_after: AwareDatetime | None = Field(
+        default=None,
+        description="Only tasks that ended since, in the order of their ends.",
+    )
+    ended_before: AwareDatetime | None = Field(
+        default=None,
+        description="Only tasks that ended before, in the order of their ends.",
+    )
     oldest_first: bool = False
     archived: Archived = Field(
         default=Archived.NO,
@@ -336,6 +344,8 @@ class BulkFilter(_Given):
     attributes: dict[str, Attribute] | None = Field(default=None, max_length=16)
     created_after: AwareDatetime | None = None
     created_before: AwareDatetime | None = None
+    ended_after: AwareDatetime | None = None
+    ended_before: AwareDatetime | None = None
 
 
 class BulkBody(_Given):

@@ -34,6 +34,8 @@ async def change_all(call: ApiCall) -> Response:
         attributes=given.attributes,
         created_after=utc(given.created_after),
         created_before=utc(given.created_before),
+        ended_after=utc(given.ended_after),
+        ended_before=utc(given.ended_before),
     )
     document = {
         "items": [item_document(each) for each in report.items],

@@ -80,6 +80,8 @@ async def find_tasks(call: ApiCall) -> Response:
         attributes=read_attributes(query.attribute),
         created_after=utc(query.created_after),
         created_before=utc(query.created_before),
+        ended_after=utc(query.ended_after),
+        ended_before=utc(query.ended_before),
     )
     document = {
         "tasks": [shown_task(call, summary_document(each)) for each in page.tasks],

@@ -28,6 +28,12 @@ def task_of_entry(entry: bytes) -> tuple[str, str] | None:
             return None
 
 
+def updated_us(fields: Mapping[str, bytes]) -> int | None:
+    """Return when a task's record says that it changed last, in us. Errors: ValueError."""
+    counted = fields.get("updated_at")
+    return int(counted) if counted else None
+
+
 @dataclass(frozen=True, slots=True)
 class TaskStatusView:
     """A task at one moment. ``left_ms`` is the rest of its owner's lease, 0 without one.
@@ -38,7 +44,7 @@ class TaskStatusView:
     ``order`` distinguishes a task from later ones of its id, ``parent_order`` its parent from later
     ones of that id. ``write`` is that of the version. ``retries`` counts how often it was reopened,
     ``parent_retry`` is the last retry of its parent that reopened it too. It is due at ``due_ms``,
-    and is limited under ``key``.
+    and is limited under ``key``. It moved last at ``updated_us``.
     """
 
     session_id: str
@@ -64,6 +70,7 @@ class TaskStatusView:
     left_ms: int = 0
     waits_for_message: bool = False
     pause: str | None = None
+    updated_us: int | None = None
 
     @classmethod
     def of(
@@ -111,6 +118,7 @@ class TaskStatusView:
             left_ms=left_ms,
             waits_for_message=for_message and status is TaskStatus.PAUSED,
             pause=text("pause_token") if status is TaskStatus.PAUSED else None,
+            updated_us=updated_us(fields),
         )
 
     @property

@@ -39,7 +39,7 @@ _LISTED = ("order", *_READ)
 _LOOKED = (
     *("status", "version", "order", "priority", "crashes", "queue"),
     *("parent", "isolate", "waits_for", "parent_order", "attempts", "due", "flow_key"),
-    *("waits_box", "pause_token", "write", "retries", "parent_retry", "job"),
+    *("waits_box", "pause_token", "write", "retries", "parent_retry", "updated_at", "job"),
 )
 # What is said in a task's context, beside ids and times.
 _CONTENT = ("spawn_reason", "query", "llm_context", "tool_context", "memory", "artifacts")

@@ -176,7 +176,8 @@ class PoolLayout(KeyLayout):
 
     def task_index(self, shard: int) -> TaskIndexKeys:
         """zset: ``<kind><value>``, status, time and id of a task: tasks of a worker as they are
-        found; ``:about`` hash: id -> what is known of a task; ``:expiry`` zset: id -> when it is
-        forgotten. 400 days after a new task; a task as long as its record.
+        found, by the time of their creation, those of kind ``e`` by that of their end; ``:about``
+        hash: id -> what is known of a task; ``:expiry`` zset: id -> when it is forgotten. 400 days
+        after a new task; a task as long as its record.
         """
         return task_index_keys(self.namespace, shard)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from typing import Any, Literal, Unpack
 
@@ -66,7 +67,8 @@ class TaskOperations:
         """Find tasks of all sessions that match every filter, in the order of their creation.
 
         The filters are ``status`` (one or several), ``handler``, ``session_id``, ``attributes``,
-        ``created_after`` and ``created_before``.
+        ``created_after``, ``created_before``, ``ended_after`` and ``ended_before``. With one of the
+        last two only terminal tasks are found, in the order of their ends.
 
         A page costs the page, however many tasks there are. ``after`` is the cursor of the page
         before, with the same filters: a task that did not change is neither skipped nor repeated.
@@ -75,15 +77,17 @@ class TaskOperations:
 
         A change is found within moments; after a crash at the wrong moment, once a sweeper has
         inspected the task. Tasks are found that workers run, also terminal ones for as long as they
-        are kept. ``created_after`` is included, ``created_before`` is not; both are compared with
-        the clock of the client that submitted.
+        are kept. ``created_after`` and ``ended_after`` are included, ``created_before`` and
+        ``ended_before`` are not. Creations have the clock of the client that submitted, ends that
+        of the process that wrote the end: they are `TaskSummary.updated_at`.
 
         ``archived`` says whether tasks are found that are only in the archive of `archive_url` by
         now: ``no``, ``also`` or ``only``. The order and the cursor are the same: a task that leaves
         Redis between two pages comes once. If the archive is away, ``also`` finds what Redis has,
         and the page is ``incomplete``.
 
-        Errors: InvalidField, also for a cursor that is none, or of other filters. With an archive
+        Errors: InvalidField, also for a cursor that is none, or of other filters, and for times of
+        the end with unfinished statuses alone. With an archive
         ConfigError without `archive_url`; with ``only`` ArchiveUnavailable.
         """
         wanted, archived = TaskFilter.read(**filters), Archived.read(archived)
@@ -113,13 +117,21 @@ class TaskOperations:
         handler: str | None = None,
         session_id: str | None = None,
         attributes: Attributes | None = None,
+        ended_after: datetime | None = None,
+        ended_before: datetime | None = None,
     ) -> dict[TaskStatus, int]:
         """Count tasks by status: all, or those of one handler, one session or one attribute.
 
-        It costs the same however many there are. Errors: InvalidField for several filters.
+        Or those that ended between two times, the first included. It costs the same however many
+        there are. Errors: InvalidField for several filters.
         """
         return await count_tasks(
-            self.store, handler=handler, session_id=session_id, attributes=attributes
+            self.store,
+            handler=handler,
+            session_id=session_id,
+            attributes=attributes,
+            ended_after=ended_after,
+            ended_before=ended_before,
         )
 
     async def retry(
@@ -233,6 +245,7 @@ class TaskOperations:
     ) -> BulkReport:
         """Retry, rerun, fork or cancel all tasks that match filters of `find`, the oldest first.
 
+        By the times of their ends the first that ended comes first.
         Without a status all apply that the action can change; others are never touched. With
         ``dry_run`` nothing is changed. ``limit`` bounds how many. ``progress`` is called with each
         outcome. If the call is cancelled, what is under way then is FAILED: it may have happened.

@@ -29,7 +29,8 @@ class IndexRepair:
             if claim.stamp:
                 await self._index.remove(claim.entry, stamp=claim.stamp)
             return True
-        if claim.stamp == stamp_of(found.status, found.version, found.write):
+        stamp = stamp_of(found.status, found.version, found.write, updated_us=found.updated_us)
+        if claim.stamp == stamp:
             return True
         record = await self._store.tasks.load_fields(*task)
         if record is None:

@@ -36,12 +36,12 @@ class TaskBookkeeping:
         *,
         version: int,
         write: str,
-        ended: bool = False,
+        ended_us: int | None = None,
     ) -> None:
         """Write a move into the index, without waiting for it.
 
-        With ``ended`` the task's entry of the watch list is marked: a sweeper that has nothing more
-        urgent to do removes it.
+        ``ended_us`` is the time of a terminal one. The task's entry of the watch list is marked
+        then: a sweeper that has nothing more urgent to do removes it.
         """
         task = indexed_move(
             watch_entry(state.session_id, state.task_id),
@@ -49,8 +49,9 @@ class TaskBookkeeping:
             version=version,
             write=write,
             ttl_ms=self._store.tasks.listed_ms(status.value),
+            updated_us=ended_us,
         )
-        self._index.moved(task, ended=ended)
+        self._index.moved(task, ended=ended_us is not None)
         if status is TaskStatus.PAUSED:
             self.pack_updates(state.session_id)
 
@@ -69,6 +70,7 @@ class TaskBookkeeping:
             version=found.version,
             write=found.write,
             ttl_ms=self._store.tasks.listed_ms(found.status.value),
+            updated_us=found.updated_us,
         )
         self._index.moved(task)
 

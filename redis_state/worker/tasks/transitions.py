@@ -423,7 +423,11 @@ class TaskTransitions:
         )
         raise_refused(reply, state, run=run, wanted=status.value)
         self._books.record_move(
-            state, status, version=reply.facts[0], write=write, ended=status.is_terminal
+            state,
+            status,
+            version=reply.facts[0],
+            write=write,
+            ended_us=int(fields["updated_at"]) if status.is_terminal else None,
         )
         if steered and status.is_terminal:
             # Otherwise it is kept for longer, and no harm is done.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -33,6 +34,8 @@ from tests.support.tasks.archives import (
 from tests.support.tasks.crash_states import started, submitted
 
 pytestmark = pytest.mark.worker
+_ALL: dict[str, Any] = {}
+_SINCE: dict[str, Any] = {"ended_after": datetime(2001, 1, 1, tzinfo=UTC)}
 
 
 async def find_all(client: TaskClient, *, limit: int = 2, **wanted: Any) -> list[TaskSummary]:
@@ -86,16 +89,53 @@ async def test_pages_go_on_from_redis_to_the_archive_in_one_order(
         assert failed == []
 
 
-async def test_a_task_that_leaves_between_two_pages_is_found_once(
-    live: RedisStateStore, archive: Archive
+@pytest.mark.parametrize("newest_first", [True, False])
+async def test_by_their_ends_pages_go_on_from_redis_to_the_archive(
+    live: RedisStateStore, archive: Archive, *, newest_first: bool
 ) -> None:
+    made = [await submitted(live) for _ in range(8)]
+    order = random.Random(2).sample(made, len(made))
+    for task in order:
+        run = await started(live, task)
+        await TaskTransitions(live).finish_run(run, TaskStatus.FAILED, error="no")
+    moments = [task.updated_at for task in await find_all(TaskClient(live), **_SINCE)][::-1]
+    await archive_and_expire(live, archive, *made[::2])
+    both = next(task for task in order if task not in made[::2])
+    await ArchiveList(live).enlist(SESSION, both)
+    await archive_all(live, archive)
+    wanted = order if newest_first is False else order[::-1]
+    async with TaskClient(live) as client:
+        for limit in (1, 3, 100):
+            asked: dict[str, Any] = {"limit": limit, "newest_first": newest_first}
+            assert names(await find_all(client, archived="also", **asked, **_SINCE)) == wanted
+        only = await find_all(client, archived="only", newest_first=newest_first, **_SINCE)
+        assert names(only) == [task for task in wanted if task in made[::2]]
+        between: dict[str, Any] = {"ended_after": moments[2], "ended_before": moments[6]}
+        found = await find_all(client, archived="also", newest_first=newest_first, **between)
+        assert names(found) == [task for task in wanted if task in order[2:6]]
+        # One that the archive has, and Redis too, ends again: it has the place of that end alone.
+        await client.retry(SESSION, both)
+        rest = [task for task in wanted if task != both]
+        found = await find_all(client, archived="also", newest_first=newest_first, **_SINCE)
+        assert names(found) == rest
+        run = await started(live, both)
+        await TaskTransitions(live).finish_run(run, TaskStatus.COMPLETE, result=1)
+        again = await find_all(client, archived="also", newest_first=newest_first, **_SINCE)
+        assert names(again) == ([both, *rest] if newest_first else [*rest, both])
+
+
+@pytest.mark.parametrize("by_end", [False, True])
+async def test_a_task_that_leaves_between_two_pages_is_found_once(
+    live: RedisStateStore, archive: Archive, *, by_end: bool
+) -> None:
+    wanted: dict[str, Any] = _SINCE if by_end else {}
     tasks = [await ended(live, updates=0) for _ in range(9)]
     async with TaskClient(live) as client:
         found: list[str] = []
         after: str | None = None
         left = list(tasks)
         for number in range(50):
-            page = await client.find(limit=2, after=after, archived="also")
+            page = await client.find(limit=2, after=after, archived="also", **wanted)
             found += [task.task_id for task in page.tasks]
             after = page.cursor
             if after is None:
@@ -259,8 +299,12 @@ async def test_each_task_is_found_once_while_processes_archive_them(
     async with TaskClient(live) as client:
         while not moving.done():
             for newest_first in (True, False):
-                found = await find_all(client, limit=7, archived="also", newest_first=newest_first)
-                assert names(found) == (tasks[::-1] if newest_first else tasks)
+                # They have ended in the order in which they were made.
+                for wanted in (_ALL, _SINCE):
+                    found = await find_all(
+                        client, limit=7, archived="also", newest_first=newest_first, **wanted
+                    )
+                    assert names(found) == (tasks[::-1] if newest_first else tasks)
                 mixed += 0 < sum(task.archived for task in found) < len(tasks)
         assert await moving == [count // 2] * 2
         assert mixed > 0

@@ -1,4 +1,4 @@
-"""Archived tasks in the order of their creation, and months that were dropped."""
+"""Archived tasks in the order of their creation or of their ends, and months that were dropped."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from redis_state.archive.protocol import Archive
 from redis_state.errors import CursorGap, InvalidField
 from redis_state.models import StateUpdate, TaskStatus, UpdateType
 from redis_state.serialization import codec
+from redis_state.stores.sessions.tasks import microseconds
 from tests.support.processes.pools import SESSION
 from tests.support.servers.postgres import OwnPostgres
 from tests.support.tasks.archives import log_of
@@ -35,8 +36,16 @@ pytestmark = pytest.mark.worker
 _BEGIN = datetime(2025, 3, 1, tzinfo=UTC)
 
 
-def made(number: int, *, at: datetime = _BEGIN, born: int | None = None, **about: Any) -> Any:
-    """Make an archived task as an archiver would."""
+def made(
+    number: int,
+    *,
+    at: datetime = _BEGIN,
+    ended: datetime | None = None,
+    born: int | None = None,
+    version: int = 3,
+    **about: Any,
+) -> Any:
+    """Make an archived task as an archiver would. Without ``ended`` it ended as it was made."""
     names: dict[str, Any] = {"session_id": SESSION, "task_id": f"t{number}", "handler": "answer"}
     names |= {"status": TaskStatus.COMPLETE, "attributes": {}} | about
     document = {"task_type": "BACKGROUND", "created_at": at.isoformat()}
@@ -47,9 +56,9 @@ def made(number: int, *, at: datetime = _BEGIN, born: int | None = None, **about
         b"job": codec.encode({"handler": names["handler"], "input": None, "secret": ""}),
         b"attributes": codec.encode(names["attributes"]),
         b"order": str(born or 1_700_000_000_000_000 + number).encode(),
-        b"version": b"3",
+        b"version": b"%d" % version,
         b"write": b"w",
-        b"updated_at": b"%d" % int(at.timestamp() * 1e6),
+        b"updated_at": b"%d" % microseconds(ended or at),
     }
     return ArchivedTask.stored(names["session_id"], names["task_id"], json_of(record), "{}")
 
@@ -91,6 +100,62 @@ async def test_pages_have_every_task_once_in_the_order_of_places(
     assert await list_all(archive, listing) == [task.task_id for task in ordered]
     until = replace(listing, after=ordered[3].place, until=ordered[20].place)
     assert await list_all(archive, until) == [task.task_id for task in ordered[4:21]]
+
+
+@pytest.mark.parametrize("newest_first", [True, False])
+@pytest.mark.parametrize("limit", [1, 3, 1000])
+async def test_pages_have_every_task_once_in_the_order_of_the_ends(
+    archive: Archive, monkeypatch: pytest.MonkeyPatch, limit: int, *, newest_first: bool
+) -> None:
+    read_few(monkeypatch, 2)
+    # The later one was made the earlier it ended; some in one microsecond.
+    begin = _BEGIN + timedelta(days=60)
+    tasks = [
+        made(n, at=_BEGIN + timedelta(days=n), ended=begin - timedelta(days=n)) for n in range(20)
+    ]
+    tasks += [made(n, ended=begin + timedelta(microseconds=n % 2)) for n in range(20, 30)]
+    for start in range(0, len(tasks), 7):
+        await archive.write(ArchiveBatch(tasks=tasks[start : start + 7]))
+    ordered = sorted(tasks, key=lambda task: task.end_place, reverse=newest_first)
+    listing = ArchiveListing(ended_after=_BEGIN, newest_first=newest_first, limit=limit)
+    assert await list_all(archive, listing) == [task.task_id for task in ordered]
+    until = replace(listing, after=ordered[3].end_place, until=ordered[20].end_place)
+    assert await list_all(archive, until) == [task.task_id for task in ordered[4:21]]
+
+
+async def test_tasks_are_listed_by_their_ends_and_every_other_filter(archive: Archive) -> None:
+    def day(number: int) -> datetime:
+        return _BEGIN + timedelta(days=number)
+
+    tasks = [
+        made(1, ended=day(9), attributes={"n": 1}),
+        made(2, at=day(1), ended=day(8), status=TaskStatus.FAILED),
+        made(3, at=day(2), ended=day(7), handler="other", status=TaskStatus.FAILED),
+        made(4, at=day(3), ended=day(6), session_id="other", attributes={"n": 1}),
+        made(5, at=day(4), ended=day(5)),
+    ]
+    await archive.write(ArchiveBatch(tasks=tasks))
+
+    async def names(**wanted: Any) -> list[str]:
+        return await list_all(archive, ArchiveListing(limit=2, **wanted))
+
+    assert await names(ended_after=day(7)) == ["t1", "t2", "t3"]
+    assert await names(ended_before=day(7)) == ["t4", "t5"]
+    naive = day(6).replace(tzinfo=None)
+    assert await names(ended_after=naive, ended_before=day(9)) == ["t2", "t3", "t4"]
+    since: dict[str, Any] = {"ended_after": day(0)}
+    assert await names(**since, statuses=[TaskStatus.FAILED]) == ["t2", "t3"]
+    assert await names(**since, statuses=[TaskStatus.FAILED, TaskStatus.COMPLETE]) == [
+        *("t1", "t2", "t3", "t4", "t5")
+    ]
+    assert await names(**since, handler="other") == ["t3"]
+    assert await names(**since, session_id="other") == ["t4"]
+    assert await names(**since, attributes={"n": 1}) == ["t1", "t4"]
+    assert await names(**since, created_after=day(2), created_before=day(4)) == ["t3", "t4"]
+    assert await names(**since, created_before=naive - timedelta(days=5)) == ["t1"]
+    # Retried, and ended again: it has the place of that end alone.
+    await archive.write(ArchiveBatch(tasks=[made(1, ended=day(4), version=6)]))
+    assert await names(**since) == ["t2", "t3", "t4", "t5", "t1"]
 
 
 async def test_tasks_are_listed_by_every_filter(archive: Archive) -> None:

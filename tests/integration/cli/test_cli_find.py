@@ -105,13 +105,49 @@ def test_a_time_without_an_offset_is_utc_wherever_the_machine_stands(
     monkeypatch.setenv("TZ", "America/Los_Angeles")
     time.tzset()
     chosen = dict.fromkeys(("session", "status", "handler", "attribute"))
+    ends: dict[str, Any] = {
+        "ended_since": "2026-11-27T09:00",
+        "ended_until": "2026-11-27T08:00+01:00",
+    }
     try:
-        found = filters(since="2026-11-27T10:00", until="2026-11-27T12:00+01:00", **chosen)
+        found = filters(since="2026-11-27T10:00", until="2026-11-27T12:00+01:00", **ends, **chosen)
     finally:
         monkeypatch.undo()
         time.tzset()
     assert found.get("created_after") == datetime(2026, 11, 27, 10, tzinfo=UTC)
     assert found.get("created_before") == datetime(2026, 11, 27, 11, tzinfo=UTC)
+    assert found.get("ended_after") == datetime(2026, 11, 27, 9, tzinfo=UTC)
+    assert found.get("ended_before") == datetime(2026, 11, 27, 7, tzinfo=UTC)
+
+
+async def test_tasks_are_found_counted_and_retried_by_the_times_of_their_ends(
+    served: TaskClient, settings: Settings
+) -> None:
+    # Made in this order, and ended in the other one.
+    for task in ("late", "early"):
+        await served.submit("fail", session_id=SESSION, task_id=task, delay=timedelta(days=1))
+    waits = await served.submit("fail", session_id=SESSION, delay=timedelta(days=1))
+    for task in ("early", "late"):
+        await served.cancel(SESSION, task)
+    assert await ids(settings) == [waits, "early", "late"]
+    assert await ids(settings, "--ended-since", "2h") == ["late", "early"]
+    assert await ids(settings, "--ended-since", "2h", "--oldest-first") == ["early", "late"]
+    assert await ids(settings, "--ended-until", "2h") == []
+    both = ("--ended-since", "1h", "--since", "1h", "--status", "cancelled", "--status", "pending")
+    page = await cli(settings, "find", *both, "--limit", "1")
+    assert ("ended" in page.out, "made" in page.out, "late" in page.out) == (True, False, True)
+    cursor = page.out.rpartition("--after ")[2].strip()
+    found = await served.find(ended_after=datetime(2001, 1, 1, tzinfo=UTC), limit=1)
+    until = ("--ended-until", found.tasks[0].updated_at.isoformat())
+    assert await ids(settings, *until) == ["early"]
+    assert (await cli(settings, "find", *until, "--after", cursor)).status == 2
+    counts = (await cli(settings, "find", "--count", "--ended-since", "2h", "--json")).document
+    assert (counts["CANCELLED"], counts["PENDING"]) == (2, 0)
+    dry = await cli(settings, "retry", *until)
+    assert (dry.status, dry.out.count("would retry"), "early" in dry.out) == (0, 1, True)
+    assert (await cli(settings, "retry", "--ended-until", "2h")).out == "no task matches\n"
+    assert (await cli(settings, "retry", *until, "--yes")).status == 0
+    assert await ids(settings, "--status", "cancelled", "--ended-since", "2h") == ["late"]
 
 
 async def test_a_task_is_submitted_found_and_run_again(
@@ -289,6 +325,10 @@ async def _failed_again(client: TaskClient, task: str, retries: int) -> None:
         (2, ("find", "--since", "yesterday")),
         (2, ("find", "--since", "999999d")),
         (2, ("find", "--until", "0000-01-01")),
+        (2, ("find", "--ended-since", "yesterday")),
+        (2, ("find", "--ended-until", "1h", "--status", "RUNNING")),
+        (2, ("find", "--count", "--ended-since", "1h", "--handler", "h")),
+        (2, ("rerun", "s", "t", "--ended-since", "1h")),
         (2, ("find", "--after", "x")),
         (2, ("find", "--count", "--status", "FAILED")),
         (2, ("find", "--count", "--handler", "h", "-s", "s")),

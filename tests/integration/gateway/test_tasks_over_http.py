@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote
 
@@ -164,6 +165,41 @@ async def test_any_id_is_given_in_a_body(served: Served, odd: str) -> None:
         for wrong in ("x" * 1_001, 1):
             refused = await post("/v1/tasks", handler="echo", session_id=wrong)
             assert (refused.status_code, code_of(refused)) == (422, "invalid")
+
+
+async def test_tasks_are_found_and_changed_by_the_times_of_their_ends(served: Served) -> None:
+    for task in ("late", "early"):
+        await served.client.submit("fail", session_id="s", task_id=task, delay=timedelta(days=1))
+    for task in ("early", "late"):
+        await served.client.cancel("s", task)
+    (late, _) = (await served.client.find(ended_after=datetime(2020, 1, 1, tzinfo=UTC))).tasks
+    since = late.updated_at.isoformat()
+    async with served.caller("root", "admin:*") as http:
+
+        async def find(**params: str) -> Any:
+            return await http.get("/v1/tasks", params=params)
+
+        async def names(**params: str) -> list[str]:
+            return [each["task_id"] for each in (await find(**params)).json()["tasks"]]
+
+        assert await names() == ["early", "late"]
+        assert await names(ended_after="2020-01-01T00:00:00Z") == ["late", "early"]
+        assert await names(ended_after=since) == ["late"]
+        assert await names(ended_before=since, session_id="s") == ["early"]
+        oldest = await names(ended_after="2020-01-01T00:00:00Z", oldest_first="true")
+        assert oldest == ["early", "late"]
+        page = (await find(limit="1", ended_after="2020-01-01T00:00:00Z")).json()
+        foreign = await find(limit="1", after=page["cursor"])
+        assert (foreign.status_code, code_of(foreign)) == (400, "invalid_field")
+        for wrong in ({"ended_after": "soon"}, {"ended_after": since, "status": "PENDING"}):
+            assert (await find(**wrong)).status_code == 422
+        body = {"action": "retry", "filter": {"ended_before": since}, "dry_run": False}
+        report = (await http.post("/v1/bulk", json=body)).json()
+        assert [(each["task_id"], each["outcome"]) for each in report["items"]] == [
+            ("early", "done")
+        ]
+        described = (await http.get("/v1/openapi.json")).json()["paths"]["/v1/tasks"]["get"]
+        assert {"ended_after", "ended_before"} <= {each["name"] for each in described["parameters"]}
 
 
 async def test_pages_of_tasks_follow_their_cursor_and_a_foreign_cursor_is_400(

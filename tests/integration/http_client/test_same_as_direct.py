@@ -150,6 +150,9 @@ async def test_tasks_are_found_by_the_same_filters_page_by_page(over: OverHttp) 
         {"attributes": {"n": 3}, "session_id": "s1"},
         {"created_after": datetime(2020, 1, 1, tzinfo=UTC), "created_before": datetime.now(UTC)},
         {"created_after": datetime(2020, 1, 1)},  # noqa: DTZ001 - it is taken as UTC
+        {"ended_after": datetime(2020, 1, 1, tzinfo=UTC), "ended_before": datetime.now(UTC)},
+        {"ended_after": datetime(2020, 1, 1), "status": "COMPLETE"},  # noqa: DTZ001 - likewise
+        {"ended_before": datetime(2020, 1, 1, tzinfo=UTC)},
     ]
     for filters in everything:
         await _both(over, methodcaller("find", **filters))
@@ -158,6 +161,7 @@ async def test_tasks_are_found_by_the_same_filters_page_by_page(over: OverHttp) 
     wrong: list[dict[str, Any]] = [
         *({"status": "ODD"}, {"limit": 0}, {"limit": 1001}, {"after": "garbage"}, {"odd": 1}),
         *({"attributes": {"a:b": 1}}, {"session_id": 5}, {"created_after": "x"}),
+        *({"ended_after": "x"}, {"ended_after": datetime.now(UTC), "status": "PENDING"}),
     ]
     for filters in wrong:
         error = None

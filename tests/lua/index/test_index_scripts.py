@@ -7,6 +7,7 @@ from typing import Any
 from redis_state.scripts import IndexedTask, Reply, ReplyCode, Scripts
 from redis_state.transport.keys import Keys
 from tests.support.scripts.replies import HOUR, ask, clock_ms, clock_passes, lives, no, ok
+from tests.support.tasks.earlier_index import earlier_index
 
 LETTERS = "prwcfx"
 ODD = [
@@ -140,6 +141,93 @@ async def test_a_new_task_pays_for_the_removal_of_a_few_that_have_expired(
     await put(scripts, keys, task("again"))
     assert set(await found(scripts, keys)) == {"more", "again", "t1"}
     assert await members(scripts, keys) == 9
+
+
+async def ends(scripts: Scripts, keys: Keys, statuses: str = "cfx", **bounds: Any) -> list[str]:
+    return await found(scripts, keys, "e", "", statuses, **bounds)
+
+
+async def test_what_has_ended_is_listed_by_its_end_too(scripts: Scripts, keys: Keys) -> None:
+    for number, (created, ended) in enumerate(((9, 30), (7, 20), (8, 10))):
+        name = f"t{number}"
+        await put(scripts, keys, task(name, created=created))
+        over = task(name, version=2, write="w2", status="fcf"[number], ended=ended)
+        # A repetition does no harm. Of a state that is listed a move may not know the end.
+        for again in (over, over, over._replace(ended=None)):
+            assert await put(scripts, keys, again, "move") == ok(-1)
+    assert await ends(scripts, keys) == ["t0", "t1", "t2"]
+    assert await ends(scripts, keys, newest=False) == ["t2", "t1", "t0"]
+    assert await ends(scripts, keys, "f") == ["t0", "t2"]
+    low, high = b"[" + (20).to_bytes(7, "big"), b"(" + (30).to_bytes(7, "big")
+    assert await ends(scripts, keys, low=low, high=high) == ["t1"]
+    assert await ends(scripts, keys, wanted=[b">8", b"<9", b"hh"]) == ["t2"]
+    assert await ends(scripts, keys, wanted=[b"hg"]) == []
+    assert await found(scripts, keys) == ["t0", "t2", "t1"]
+    shard = keys.task_index(0)
+    assert await scripts.count_ended(shard, statuses="fcx", low=b"[", high=high) == ok(1, 1, 0)
+    assert await members(scripts, keys) == 12
+    assert await put(scripts, keys, task("t0", version=3, write="w3"), "move") == ok(-1)
+    assert await ends(scripts, keys) == ["t1", "t2"]
+    stamp = b"2 w2 c 20"
+    assert await put(scripts, keys, task("t1"), "is 2 w2 c") == no(ReplyCode.STALE, -1, stamp)
+    assert await scripts.unindex_task(shard, entry=b"t1", stamp=stamp.decode()) == ok()
+    assert await ends(scripts, keys) == ["t2"]
+    assert await members(scripts, keys) == 7
+
+
+async def test_an_end_is_written_whole_and_again_until_its_task_expires(
+    scripts: Scripts, keys: Keys
+) -> None:
+    for version, ended in ((2, 5), (3, 4)):
+        over = task(version=version, write=f"w{version}", status="x", ended=ended)
+        assert await put(scripts, keys, over) == ok(-1)
+        assert await members(scripts, keys) == 4
+        low = b"[" + ended.to_bytes(7, "big")
+        assert await ends(scripts, keys, low=low, high=low + b"\xff" * 11) == ["t"]
+    await put(scripts, keys, over._replace(ttl_ms=1), "move")
+    await clock_passes(scripts, await clock_ms(scripts) + 2)
+    await put(scripts, keys, task("more"))
+    assert await ends(scripts, keys) == []
+    assert await members(scripts, keys) == 3
+
+
+async def test_an_earlier_versions_writes_are_borne_and_what_they_leave_goes(
+    scripts: Scripts, keys: Keys
+) -> None:
+    index = keys.task_index(0)
+
+    def over(version: int, ended: int | None, **changes: Any) -> IndexedTask:
+        given: dict[str, Any] = {"version": version, "write": f"w{version}", "status": "f"}
+        return task(ended=ended, **given | changes)
+
+    # It moves a task that has an end: the end stays listed, and is not the task's.
+    await put(scripts, keys, over(2, 20))
+    with earlier_index():
+        await put(scripts, keys, over(3, None, status="r"), "move")
+        assert await found(scripts, keys) == ["t"]
+    assert await members(scripts, keys) == 4
+    stamp = "3 w3 r 20"
+    assert await put(scripts, keys, over(3, None), "new") == no(ReplyCode.STALE, -1, stamp.encode())
+    assert await put(scripts, keys, over(3, None, status="r"), f"is {stamp}") == ok(-1)
+    assert await members(scripts, keys) == 3
+    # It writes one whole: what is left over is listed until the record decides, then no more.
+    await put(scripts, keys, over(4, 40))
+    with earlier_index():
+        await put(scripts, keys, over(5, None))
+    assert await ends(scripts, keys) == ["t"]
+    await put(scripts, keys, over(5, 50), "is 5 w5 f")
+    assert await ends(scripts, keys) == ["t"]
+    assert await members(scripts, keys) == 5
+    # It takes one out. The next one of the list that goes takes what is left before it along.
+    await put(scripts, keys, task("u", status="f", ended=60))
+    with earlier_index():
+        assert await scripts.unindex_task(index, entry=b"t", stamp="5 w5 f") == ok()
+    assert await ends(scripts, keys) == ["u"]
+    assert await members(scripts, keys) == 6
+    for entry, left in (("u", 1), ("v", 0)):
+        await put(scripts, keys, task(entry, status="f", ended=60))
+        assert await scripts.unindex_task(index, entry=entry.encode(), stamp="1 w1 f 60") == ok()
+        assert await members(scripts, keys) == left
 
 
 async def test_any_text_is_a_session_a_task_and_a_handler(scripts: Scripts, keys: Keys) -> None:

@@ -101,8 +101,8 @@ async def test_a_parked_job_that_is_put_off_is_found_by_no_worker_until_then(
 ) -> None:
     await parked(scripts, keys, "t", key)
     now, queue, job = await clock_ms(scripts), keys.queue("q"), queued_job(keys, "t")
-    given = {"payload": job.payload, "id": job.id, "earlier_ms": 0, "life_ms": HOUR}
-    defer = partial(scripts.defer_job, queue, **given)
+    payload, name = job.payload, job.id
+    defer = partial(scripts.defer_job, queue, payload=payload, id=name, earlier_ms=0, life_ms=HOUR)
     # It is due already: no time of the past moves it.
     for sooner in (True, False):
         assert await defer(at_ms=now, sooner=sooner) == ok(0)

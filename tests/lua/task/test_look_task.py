@@ -9,7 +9,7 @@ from tests.support.scripts.tasks import epoch_of, make_task, start
 # In the order of the script's reply.
 NAMES = (
     "status version order priority crashes queue parent isolate waits_for parent_order attempts "
-    "due flow_key waits_box pause_token write retries parent_retry job"
+    "due flow_key waits_box pause_token write retries parent_retry updated_at job"
 )
 
 
@@ -27,6 +27,7 @@ async def test_a_task_is_seen_with_its_lease(scripts: Scripts, keys: Keys) -> No
     looked = await scripts.look_task(task)
     assert looked.facts[:2] == [0, 0]
     values = {"status": b"PENDING", "version": b"1", "order": order, "priority": b"0"}
+    values["updated_at"] = b"1"
     values["write"] = (await fields(scripts, task.task))["write"]
     assert named(looked) == values
     await ask(scripts, "HSET", task.task, "priority", 3, "crashes", 2, "queue", "q", "job", "{}")

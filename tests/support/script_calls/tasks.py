@@ -224,6 +224,9 @@ CALLS: dict[str, Call] = {
     "count_tasks": lambda scripts, keys: scripts.count_tasks(
         keys.task_index(0), kind="s", statuses="pr", values=[b"\x00", b"b"]
     ),
+    "count_ended": lambda scripts, keys: scripts.count_ended(
+        keys.task_index(0), statuses="fc", low=b"[", high=b"(\xff"
+    ),
     "read_ended": lambda scripts, keys: scripts.read_ended(
         task_keys(keys, SESSION), least_ms=HOUR, hold_ms=HOUR, whole=True
     ),

@@ -39,10 +39,9 @@ _PAGE = 50
 _AT_ONCE = 50
 # A form has the ids of all tasks that it changes. A sign of an id is up to 20 bytes of it.
 _FORM_BYTES = MOST_IN_BULK * 8_192
-_FILTERS = (
-    *("status", "handler", "session_id", "attribute", "created_after", "created_before"),
-    "archived",
-)
+_ENDS = ("ended_after", "ended_before")
+_TIMES = ("created_after", "created_before", *_ENDS)
+_FILTERS = ("status", "handler", "session_id", "attribute", *_TIMES, "archived")
 _CHOICES = {"also": "with archived", "no": "without archived", "only": "archived alone"}
 # What changes a task itself, which Redis must have.
 _LIVE_ALONE = frozenset({"retry", "cancel"})
@@ -80,6 +79,7 @@ async def show_found(call: PageCall) -> Response:
         problem=problem,
         found=found,
         filters=filters,
+        by_end=any(name in filters for name in _ENDS),
         next=write_query({**filters, "after": found["cursor"]}),
         here=write_query(filters),
         page="/find",
@@ -100,6 +100,7 @@ async def show_dead(call: PageCall) -> Response:
         "dead.html",
         page="/dead",
         tasks=found["tasks"],
+        by_end=True,
         next=found["cursor"] and write_query({"after": found["cursor"]}),
         actions=actions,
         here=_dead_page(call),
@@ -275,7 +276,7 @@ def _filters(call: PageCall) -> dict[str, Any]:
             values = [part.strip() for each in values for part in _COMMA.split(each)]
         if values:
             found[name] = values if name in _LISTS else values[-1]
-    for name in ("created_after", "created_before"):
+    for name in _TIMES:
         plain = _ZONELESS.fullmatch(str(found.get(name, "")).strip())
         if plain is not None:
             found[name] = f"{plain['day']}T{plain['time'] or '00:00'}Z"

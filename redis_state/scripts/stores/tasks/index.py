@@ -1,4 +1,7 @@
-"""The index of tasks: by status, session, handler and attributes, in order of creation."""
+"""The index of tasks: by status, session, handler and attributes, in order of creation.
+
+Those that have ended are listed in the order of their ends too.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,8 @@ from redis_state.transport.key_groups import TaskIndexKeys
 class IndexedTask(NamedTuple):
     """What the index knows of a task. ``entry`` is its entry of the watch list.
 
-    A status is a letter. For a move all behind ``ttl_ms`` is left out.
+    A status is a letter. For a move all behind ``ttl_ms`` is left out but ``ended``: when a
+    terminal task ended, in us.
     """
 
     entry: bytes
@@ -27,11 +31,13 @@ class IndexedTask(NamedTuple):
     task: str = ""
     handler: str = ""
     attributes: Sequence[bytes] = ()
+    ended: int | None = None
 
     @property
     def stamp(self) -> str:
         """Return what distinguishes this state of the task from another, as the index has it."""
-        return f"{self.version} {self.write} {self.status}"
+        ended = "" if self.ended is None else f" {self.ended}"
+        return f"{self.version} {self.write} {self.status}{ended}"
 
 
 class IndexScripts(ScriptRunner):
@@ -87,6 +93,12 @@ class IndexScripts(ScriptRunner):
         wanted: Sequence[bytes],
     ) -> PendingReply:
         """OK more last, then place, stamp, session, task and handler of each."""
+
+    @script
+    def count_ended(
+        self, keys: TaskIndexKeys, *, statuses: str, low: bytes, high: bytes
+    ) -> PendingReply:
+        """OK, then a count for each status."""
 
     @script
     def list_sessions(self, keys: TaskIndexKeys, *, after: bytes, size: int) -> PendingReply:

@@ -1,7 +1,8 @@
 """Do one thing to all tasks that match: retry, rerun, fork or cancel them.
 
-What matches is found page by page, the oldest first, and no task that is made meanwhile. Each task
-has an outcome of its own. A task that cannot be changed does not end the whole.
+What matches is found page by page, the oldest first, and no task that is made meanwhile. By the
+times of their ends it is the first that ended first, and none that ends meanwhile. Each task has an
+outcome of its own. A task that cannot be changed does not end the whole.
 
 A copy that is made under a key has an id that follows from the key and the task. So a repeated call
 finds the copies of the calls before it by their ids, and does not copy them.
@@ -108,19 +109,24 @@ async def do_to_all(
 ) -> BulkReport:
     """See `TaskClient.bulk`. ``check`` may refuse it, before a task of a page is changed."""
     now = datetime.now(UTC)
-    before = wanted.created_before
-    before = (
-        now if before is None else min(before if before.tzinfo else before.replace(tzinfo=UTC), now)
-    )
-    wanted = replace(wanted, created_before=before)
+    wanted = replace(wanted, created_before=_until(wanted.created_before, now))
+    if wanted.by_end:
+        wanted = replace(wanted, ended_before=_until(wanted.ended_before, now))
     items: list[BulkItem] = []
+    # One that ends again has a later place, whatever the clock of its worker says.
+    seen: set[tuple[str, str]] = set()
     cursor: str | None = None
     gate = asyncio.Semaphore(concurrency)
     while True:
         size = min(_PAGE, limit - len(items))
         page = await find_tasks(store, wanted, newest_first=False, limit=size, after=cursor)
         cursor = page.cursor
-        tasks = [task for task in page.tasks if not leave_out(task)]
+        tasks = [
+            task
+            for task in page.tasks
+            if not leave_out(task) and (task.session_id, task.task_id) not in seen
+        ]
+        seen |= {(task.session_id, task.task_id) for task in tasks}
         if check is not None:
             await asyncio.gather(*map(check, tasks))
         begun = [asyncio.create_task(_one(task, act, gate, dry_run=dry_run)) for task in tasks]
@@ -142,6 +148,12 @@ async def do_to_all(
             break
     counts = {word: sum(item.outcome is word for item in items) for word in BulkOutcome}
     return BulkReport(items, cursor is not None, counts)
+
+
+def _until(before: datetime | None, now: datetime) -> datetime:
+    if before is None:
+        return now
+    return min(before if before.tzinfo else before.replace(tzinfo=UTC), now)
 
 
 async def _cut_off(begun: Sequence[asyncio.Task[BulkItem]]) -> list[BulkItem]:

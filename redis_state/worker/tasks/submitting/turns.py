@@ -35,7 +35,7 @@ from redis_state.scripts import (
 )
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
-from redis_state.stores.sessions.task_status import TaskStatusView
+from redis_state.stores.sessions.task_status import TaskStatusView, updated_us
 from redis_state.stores.sessions.tasks import move_fields
 from redis_state.stores.task_index import TaskIndex, indexed_move
 from redis_state.worker.queue.job import Job, seniority_ms
@@ -108,6 +108,8 @@ class InTurn:
         session_id, task_id = new.session_id, new.keys.task_id
         while True:
             line = await self._line(session_id, task_id)
+            replaced = self.policy is OnBusy.REPLACE
+            changes: Mapping[str, bytes] = _cancelled(self.store, task_id) if replaced else {}
             reply = await base.scripts.create_turn_task(
                 new.keys,
                 new.fields,
@@ -125,7 +127,7 @@ class InTurn:
                 life_ms=line_life_ms(self.store, self.delay_ms),
                 ended_ms=self.store.tasks.ttl_ms(TaskStatus.CANCELLED.value),
                 hold_ms=self.store.tasks.hold_ms(TaskStatus.CANCELLED.value),
-                cancelled=_cancelled(self.store, task_id) if self.policy is OnBusy.REPLACE else {},
+                cancelled=changes,
             )
             if reply.word is not ReplyCode.AGAIN:
                 break
@@ -136,7 +138,7 @@ class InTurn:
                 known = {topic_text(name) for name in self.interrupted[::2]}
                 names = (one.keys.task_id for one in line)
                 self.passed = [name for name in names if name not in known]
-            self._record_cancelled(session_id, cancelled, new.write)
+            self._record_cancelled(session_id, cancelled, new.write, updated_us(changes))
         return reply
 
     async def _line(self, session_id: str, task_id: str) -> list[KnownTask]:
@@ -193,7 +195,9 @@ class InTurn:
         announced: Announcement = announcement(self.store, update)
         return announced.row_id, announced.row
 
-    def _record_cancelled(self, session_id: str, cancelled: Sequence[Any], write: str) -> None:
+    def _record_cancelled(
+        self, session_id: str, cancelled: Sequence[Any], write: str, ended_us: int | None
+    ) -> None:
         """Write what was cancelled into the index. What fails here is repaired by a sweeper."""
         index = TaskIndex(self.store.base.scripts, self.store.base.keys)
         ttl_ms = self.store.tasks.listed_ms(TaskStatus.CANCELLED.value)
@@ -201,7 +205,12 @@ class InTurn:
             entry = watch_entry(session_id, topic_text(name) or "")
             index.moved(
                 indexed_move(
-                    entry, TaskStatus.CANCELLED, version=int(version), write=write, ttl_ms=ttl_ms
+                    entry,
+                    TaskStatus.CANCELLED,
+                    version=int(version),
+                    write=write,
+                    ttl_ms=ttl_ms,
+                    updated_us=ended_us,
                 )
             )
 

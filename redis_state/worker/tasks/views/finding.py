@@ -3,6 +3,8 @@
 The index proposes, the records decide: each task of a page is read, and left out if it does not
 match. Each of the index's shards gives a part of a page in its order. A page ends where the first
 of them would have to read more than it may. So a page of a rare combination may be short.
+
+A place is a time and an id: the time of the creation, or that of the end with a filter of ends.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from redis_state.models import TaskStatus
 from redis_state.primitives.record import picked
 from redis_state.scripts import raw
 from redis_state.store import RedisStateStore
-from redis_state.stores.sessions.tasks import microseconds
-from redis_state.stores.task_index import LATEST_US, TaskIndex, indexed_record, stamp_of
+from redis_state.stores.sessions.task_status import updated_us
+from redis_state.stores.task_index import TaskIndex, indexed_record, listed_us, stamp_of
 from redis_state.transport.key_groups import TaskIndexKeys
 from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker.tasks.moves import watch_entry
@@ -31,6 +33,8 @@ from redis_state.worker.tasks.views.task_filter import TaskFilter
 LARGEST_PAGE = 1000
 UNFINISHED = (TaskStatus.PENDING, TaskStatus.RUNNING, TaskStatus.PAUSED)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# The list of what has ended.
+_ENDS = ("e", b"")
 _TIME_BYTES = 7
 PLACE_BYTES = _TIME_BYTES + 10
 # How often a shard is read for one page at most, and how many tasks for one that may be returned.
@@ -73,8 +77,8 @@ class _Listed:
         return watch_entry(self.session_id, self.task_id)
 
     @property
-    def created_at(self) -> datetime:
-        return moment_of(int.from_bytes(self.place[:_TIME_BYTES], "big"))
+    def us(self) -> int:
+        return int.from_bytes(self.place[:_TIME_BYTES], "big")
 
 
 @dataclass(slots=True)
@@ -109,7 +113,7 @@ async def walk_tasks(
     """Yield the tasks that match, a page of ``size`` at a time, the one made first, first.
 
     A task that matches from the first page to the last comes once, whatever happens to it and to
-    others: its place is that of its creation. Errors: BackendUnavailable.
+    others: its place is that of its creation, or of its end. Errors: BackendUnavailable.
     """
     cursor = None
     while True:
@@ -140,7 +144,7 @@ async def read_live(
     return [
         (each.place, task)
         for each, task in zip(listed, found, strict=True)
-        if task is not None and wanted.matches(task)
+        if task is not None and wanted.matches(task, each.us)
     ], end
 
 
@@ -195,6 +199,8 @@ class _Page:
     async def _narrowest(self) -> list[tuple[str, bytes]]:
         """Return the lists, the shortest first, by what one shard has of each."""
         lists = self._wanted.lists
+        if self._wanted.by_end:
+            return [_ENDS, *(each for each in lists if each[0] != "*"), *self._made()]
         if len(lists) == 1:
             return lists
         keys = self._shards[0].keys
@@ -208,6 +214,11 @@ class _Page:
         )
         lengths = [sum(map(int, reply.facts[1:])) for reply in counted]
         return [lists[at] for at in sorted(range(len(lists)), key=lengths.__getitem__)]
+
+    def _made(self) -> list[tuple[str, bytes]]:
+        """Return the times of creation as conditions of a list that has another order."""
+        bounds = ((">", self._wanted.created_after), ("<", self._wanted.created_before))
+        return [(sign, b"%d" % listed_us(at)) for sign, at in bounds if at is not None]
 
     async def _fetch(
         self, shard: _Shard, first: tuple[str, bytes], others: Sequence[tuple[str, bytes]]
@@ -234,9 +245,12 @@ class _Page:
             )
 
     def _bounds(self, place: bytes) -> tuple[bytes, bytes]:
-        since, before = self._wanted.created_after, self._wanted.created_before
-        low = b"[" if since is None else b"[" + _time(since)
-        high = b"(\xff" if before is None else b"(" + _time(before)
+        wanted = self._wanted
+        low, high = (
+            place_bounds(wanted.ended_after, wanted.ended_before)
+            if wanted.by_end
+            else place_bounds(wanted.created_after, wanted.created_before)
+        )
         if place and self._newest:
             return low, b"(" + place
         return (b"(" + place, high) if place else (low, high)
@@ -263,7 +277,12 @@ class Verified:
                 self._gone(listed)
                 return None
             status = TaskStatus(record.fields["status"].decode())
-            stamp = stamp_of(status, int(record.version), record.version.write)
+            stamp = stamp_of(
+                status,
+                int(record.version),
+                record.version.write,
+                updated_us=updated_us(record.fields),
+            )
             handler = listed.handler
             if stamp != listed.stamp:
                 handler = await self._correct(listed)
@@ -285,12 +304,20 @@ class Verified:
         return task.handler
 
     def _gone(self, listed: _Listed) -> None:
-        if listed.created_at < datetime.now(UTC) - _SETTLED:
+        if moment_of(listed.us) < datetime.now(UTC) - _SETTLED:
             self._index.drop(listed.entry, stamp=listed.stamp)
 
 
+def place_bounds(since: datetime | None, before: datetime | None) -> tuple[bytes, bytes]:
+    """Return the lowest place of what is listed since a time, and the highest before another."""
+    return (
+        b"[" if since is None else b"[" + _time(since),
+        b"(\xff" if before is None else b"(" + _time(before),
+    )
+
+
 def _time(moment: datetime) -> bytes:
-    return min(max(microseconds(moment), 0), LATEST_US).to_bytes(_TIME_BYTES, "big")
+    return listed_us(moment).to_bytes(_TIME_BYTES, "big")
 
 
 def moment_of(us: int) -> datetime:

@@ -1,9 +1,10 @@
 """Find tasks in Redis and in the archive, in one order, with one cursor.
 
 A task has the same place in the index and in the archive: its time of creation, and a digest of its
-ids. So a cursor is a place, and a task that leaves Redis between two pages comes once. A page reads
-Redis first: what has left it by then is in the archive already. Whatever Redis has of a task is the
-truth. The archive may still have an earlier end of one that was retried.
+ids. What is found by its end has the time of that instead. So a cursor is a place, and a task that
+leaves Redis between two pages comes once. A page reads Redis first: what has left it by then is in
+the archive already. Whatever Redis has of a task is the truth. The archive may still have an
+earlier end of one that was retried.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 
+from redis_state.archive.encoding import place_us
 from redis_state.archive.model import ArchivedTask
 from redis_state.archive.queries import ArchivedPage, ArchiveListing
 from redis_state.errors import ArchiveUnavailable, CorruptState, InvalidField
@@ -70,7 +72,8 @@ async def find_in_both(
             raise
         incomplete = True
     seen = {place for place, _ in live}
-    tasks = [task for task in kept.tasks if task.place not in seen]
+    placed = [] if asked is None else [(asked.place_of(task), task) for task in kept.tasks]
+    tasks = [each for each in placed if each[0] not in seen]
     found = await _verified(store, wanted, tasks, archived)
     page, end = _merge(live + found, [end, kept.end], newest=newest_first, limit=limit)
     return FoundPage(
@@ -105,6 +108,8 @@ def _listing(
         attributes=wanted.attributes,
         created_after=wanted.created_after,
         created_before=wanted.created_before,
+        ended_after=wanted.ended_after,
+        ended_before=wanted.ended_before,
         newest_first=newest_first,
         after=place or None,
         until=end,
@@ -113,21 +118,27 @@ def _listing(
 
 
 async def _verified(
-    store: RedisStateStore, wanted: TaskFilter, tasks: Sequence[ArchivedTask], archived: Archived
+    store: RedisStateStore,
+    wanted: TaskFilter,
+    tasks: Sequence[tuple[bytes, ArchivedTask]],
+    archived: Archived,
 ) -> list[Placed]:
-    """Leave out what Redis has, or take it from there if the index did not list it."""
+    """Leave out what Redis has, or take it from there if the index did not list it.
+
+    What Redis has may have another end, and so another place, since it was retried.
+    """
     standing = await asyncio.gather(
-        *(read_summary(store, task.session_id, task.task_id) for task in tasks)
+        *(read_summary(store, task.session_id, task.task_id) for _, task in tasks)
     )
     found: list[Placed] = []
-    for task, (order, live) in zip(tasks, standing, strict=True):
+    for (place, task), (order, live) in zip(tasks, standing, strict=True):
         one = live
         if order is None:
             one = archived_summary(store, task)
         elif order != task.born_us or archived is Archived.ONLY:
             one = None
-        if one is not None and wanted.matches(one):
-            found.append((task.place, one))
+        if one is not None and wanted.matches(one, place_us(place)):
+            found.append((place, one))
     return found
 
 

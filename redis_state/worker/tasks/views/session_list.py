@@ -20,7 +20,7 @@ from redis_state.store import RedisStateStore
 from redis_state.stores.task_index import LETTERS
 from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker.tasks.views.cursors import read_cursor, write_cursor
-from redis_state.worker.tasks.views.finding import LARGEST_PAGE, moment_of
+from redis_state.worker.tasks.views.finding import LARGEST_PAGE, moment_of, place_bounds
 from redis_state.worker.tasks.views.task_filter import TaskFilter
 
 _LISTING = "sessions"
@@ -87,14 +87,40 @@ async def count_tasks(
     handler: str | None,
     session_id: str | None,
     attributes: Attributes | None,
+    ended_after: datetime | None,
+    ended_before: datetime | None,
 ) -> dict[TaskStatus, int]:
     """See `TaskClient.count`."""
-    wanted = TaskFilter.read(handler=handler, session_id=session_id, attributes=attributes)
-    if len(wanted.lists) > 1:
-        raise InvalidField("attributes", "one filter is needed: a handler, session or attribute")
+    wanted = TaskFilter.read(
+        handler=handler,
+        session_id=session_id,
+        attributes=attributes,
+        ended_after=ended_after,
+        ended_before=ended_before,
+    )
     kind, value = wanted.lists[0]
+    if len(wanted.lists) > 1 or (wanted.by_end and kind != "*"):
+        one = "a handler, session, attribute, or times of the end"
+        raise InvalidField("attributes", f"one filter is needed: {one}")
+    if wanted.by_end:
+        return await _count_ended(store, wanted)
     ((_, counts),) = await _count(store, kind, [value])
     return counts
+
+
+async def _count_ended(store: RedisStateStore, wanted: TaskFilter) -> dict[TaskStatus, int]:
+    low, high = place_bounds(wanted.ended_after, wanted.ended_before)
+    replies = await asyncio.gather(
+        *(
+            store.base.scripts.count_ended(
+                store.base.keys.task_index(shard), statuses=wanted.letters, low=low, high=high
+            )
+            for shard in range(WATCH_SHARDS)
+        )
+    )
+    columns = zip(*(reply.facts for reply in replies), strict=True)
+    totals = [sum(map(int, column)) for column in columns]
+    return dict.fromkeys(TaskStatus, 0) | dict(zip(wanted.statuses, totals, strict=True))
 
 
 async def _count(

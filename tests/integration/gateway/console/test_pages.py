@@ -683,6 +683,32 @@ async def test_a_time_of_a_filter_is_utc_unless_it_has_a_zone(log_in: LogIn) -> 
         assert field["value"] == understood
 
 
+async def test_tasks_are_found_and_retried_by_the_times_of_their_ends(
+    console: Served, log_in: LogIn
+) -> None:
+    ann = await log_in("ann")
+    for name in ("late", "early", "waits"):
+        await console.client.submit("fail", session_id="s", task_id=name, delay=timedelta(days=1))
+    for name in ("early", "late"):
+        await console.client.cancel("s", name)
+
+    def names(page: Any) -> list[str]:
+        return [link.rpartition("=")[2] for link in page.links("/task?")]
+
+    page = await ann.get("/find")
+    assert (names(page), "last that ended" in page.text) == (["waits", "early", "late"], False)
+    page = await ann.get("/find", ended_after="2020-01-01", status="CANCELLED")
+    assert (names(page), "last that ended" in page.text) == (["late", "early"], True)
+    field = next(named for _, named in page.elements if named.get("id") == "ended_after")
+    assert field["value"] == "2020-01-01T00:00Z"
+    assert names(await ann.get("/find", ended_before="2020-01-01")) == []
+    refused = await ann.get("/find", ended_after="2020-01-01", status="PENDING")
+    assert (refused.status, names(refused)) == (422, [])
+    shown = await ann.send(page.form("/find/change"), action="retry", all="1")
+    assert "2 would" in shown.text
+    assert "2 done" in (await ann.send(shown.form("/find/change"))).text
+
+
 async def test_an_attribute_whose_value_has_commas_is_found(console: Served, log_in: LogIn) -> None:
     about: dict[str, AttributeValue] = {"note": "a,b, c", "n": 1}
     await console.client.submit("echo", session_id="s", task_id="t", attributes=about)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-import random
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -29,6 +27,7 @@ from tests.support.scripts.replies import HOUR
 from tests.support.servers.nodes import sent_so_far
 from tests.support.sizes import sizes
 from tests.support.tasks.crash_states import make_due, send, started, submitted, sweeper_of
+from tests.support.tasks.indexed import fill
 
 ODD = ["", "s", "a\x00b", "a\x01", "{x}:*", "\ud800", "é" * 80]
 
@@ -407,9 +406,9 @@ async def test_a_page_costs_the_page(store: RedisStateStore, many: int) -> None:
             for number in range(50)
         ]
         few = await _costs(store, client, real)
-        await _fill(store, 0, 1_500)
+        await fill(store, 0, 1_500)
         some = await _costs(store, client, real)
-        await _fill(store, 1_500, many)
+        await fill(store, 1_500, many)
         grown = await _costs(store, client, real)
     for size, costs in ((50, few), (1_550, some), (many + 50, grown)):
         print(f"commands and bytes of a page of 20, at {size:,} tasks: {costs}")  # noqa: T201
@@ -440,29 +439,3 @@ async def _costs(
         assert name == "all" or set(ids(page.tasks)) & set(real) or name == "status"
         found[name] = after[0] - before[0], after[1] - before[1]
     return found
-
-
-async def _fill(store: RedisStateStore, first: int, behind: int) -> None:
-    """List tasks that only the index knows, of all statuses, older than the real ones."""
-    index = TaskIndex(store.base.scripts, store.base.keys)
-    chance = random.Random(7)
-    for start in range(first, behind, 500):
-        await asyncio.gather(
-            *(
-                index.put(_made_up(number, chance.choice(list(TaskStatus))))
-                for number in range(start, min(start + 500, behind))
-            )
-        )
-
-
-def _made_up(number: int, status: TaskStatus) -> Any:
-    from redis_state.scripts import IndexedTask  # noqa: PLC0415
-
-    move = indexed_move(b"%d" % number, status, version=1, write="w", ttl_ms=HOUR)
-    return IndexedTask(
-        *(move.entry, move.status, 1, "w", HOUR, 1_000_000_000 + number),
-        session=f"many-{number % 1000}",
-        task=str(number),
-        handler="h",
-        attributes=[b"n=%d" % (number % 100_000 + 100)],
-    )

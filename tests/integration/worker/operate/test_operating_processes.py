@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ pytestmark = [pytest.mark.worker, pytest.mark.slow]
 _TASKS = 10
 _FEW = 6
 _KILLS = 5
+_LONG_AGO = datetime(2001, 1, 1, tzinfo=UTC)
 
 
 @asynccontextmanager
@@ -103,6 +104,16 @@ async def test_what_fails_under_kills_is_found_retried_and_copied_once(
 
         await eventually(all_complete, "all are complete", timeout_s=60)
         views = (await client.find(attributes=KIND, limit=1_000)).tasks
+        ordered = [view.task_id for view in sorted(views, key=lambda view: view.updated_at)]
+
+        async def listed_by_their_ends() -> bool:
+            asked: dict[str, Any] = {"ended_after": _LONG_AGO, "newest_first": False}
+            page = await client.find(status="COMPLETE", limit=1_000, **asked)
+            counted = await client.count(ended_after=_LONG_AGO)
+            ended = sum(counted.values())
+            return [task.task_id for task in page.tasks] == ordered and ended == len(ordered)
+
+        await eventually(listed_by_their_ends, "each has the place of its last end", timeout_s=60)
     forks = Counter(view.forked_from.task_id for view in views if view.forked_from)
     reruns = Counter(view.rerun_of.task_id for view in views if view.rerun_of)
     # Every task has a fork; each of both has a rerun.
