@@ -101,7 +101,7 @@ async def test_a_parked_job_that_is_put_off_is_found_by_no_worker_until_then(
 ) -> None:
     await parked(scripts, keys, "t", key)
     now, queue, job = await clock_ms(scripts), keys.queue("q"), queued_job(keys, "t")
-    payload, name = job.payload, job.id
+    payload, name = job_payload(keys, "t"), job.id
     defer = partial(scripts.defer_job, queue, payload=payload, id=name, earlier_ms=0, life_ms=HOUR)
     # It is due already: no time of the past moves it.
     for sooner in (True, False):
