@@ -324,8 +324,9 @@ class ParquetArchive:
         """
 
         def once() -> list[str]:
-            while missing := sorted(self._calls.log.missing()):
-                if self._calls.log.commit(LogChange(remove=missing)):
+            log = self._calls.log
+            while missing := sorted(log.missing()):
+                if log.commit(LogChange(remove=missing), log.files()):
                     return missing
             return []
 

@@ -149,7 +149,7 @@ class FileCalls:
             reader = self._reading()
             changes = work(reader)
             made = writing.write(reader, changes)
-            if not changes or self.log.commit(changes.entry(made)):
+            if not changes or self.log.commit(changes.entry(made), reader.named):
                 break
         if delete:
             delete_files(self.log, self.log.files().removed)

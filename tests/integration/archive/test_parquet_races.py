@@ -22,7 +22,7 @@ from redis_state.archive.parquet import calls
 from redis_state.archive.parquet.archive import ParquetArchive
 from redis_state.archive.parquet.files import compacting, log
 from redis_state.archive.parquet.files.columns import pq
-from redis_state.archive.parquet.files.log import FileLog, LogChange
+from redis_state.archive.parquet.files.log import FileLog, Files, LogChange
 from redis_state.archive.parquet.files.objects import FolderObjects
 from redis_state.archive.queries import ArchiveListing, ArchiveQuery
 from redis_state.errors import ArchiveUnavailable, ConfigError
@@ -36,11 +36,11 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, does: Callable[[], Awaitable[Any]
     """Have another process do something just before the next entry is written; count it."""
     commit, did = FileLog.commit, list[int]()
 
-    def raced(its: FileLog, change: LogChange) -> bool:
+    def raced(its: FileLog, change: LogChange, files: Files) -> bool:
         if not did:
             did.append(1)
             asyncio.run(_whole(does))
-        return commit(its, change)
+        return commit(its, change, files)
 
     monkeypatch.setattr(FileLog, "commit", raced)
     return did

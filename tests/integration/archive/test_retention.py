@@ -27,11 +27,13 @@ from redis_state.archive.model import (
     RecordKind,
     SessionRows,
 )
+from redis_state.archive.parquet.files.log import FileLog
 from redis_state.archive.postgres import retention
 from redis_state.archive.postgres.archive import PostgresArchive
 from redis_state.archive.protocol import Archive
 from redis_state.archive.queries import ArchiveQuery
 from redis_state.archive.retaining import Retainer
+from redis_state.archive.retention import RetentionReport
 from redis_state.embedded.server import start_embedded
 from redis_state.errors import ArchiveUnavailable, ConfigError
 from redis_state.testing.clock import ClockSettings
@@ -192,6 +194,28 @@ async def test_processes_may_retain_and_write_at_once(
     assert await _kept(archive, "w") == (1, 1)
     for each in others:
         await each.aclose()
+
+
+@pytest.mark.parametrize("archive_url", ["parquet"], indirect=True)
+async def test_a_retention_whose_files_another_one_replaces_is_worked_out_again(
+    archiving: Settings, archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await _fill(archive, "s", *range(1, 30))
+    before = dict.fromkeys(archive.classes, _NOW - timedelta(days=10, hours=1))
+    other, loop, missing = open_archive(archiving), asyncio.get_running_loop(), FileLog.missing
+    others: list[RetentionReport] = []
+
+    def come_between(log: FileLog) -> frozenset[str]:
+        # In the thread of the call, once it has read which files count.
+        monkeypatch.setattr(FileLog, "missing", missing)
+        others.append(asyncio.run_coroutine_threadsafe(other.retain(before), loop).result())
+        return missing(log)
+
+    monkeypatch.setattr(FileLog, "missing", come_between)
+    report = await archive.retain(before)
+    assert (others[0].rows["tasks"], report.rows["tasks"]) == (19, 0)
+    assert await _kept(archive, "s") == (10, 10)
+    await other.aclose()
 
 
 def test_an_unknown_class_is_refused(archiving: Settings) -> None:

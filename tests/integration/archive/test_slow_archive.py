@@ -22,7 +22,7 @@ from redis_state import Settings
 from redis_state.archive.model import ArchiveBatch, ArchivedRow, SessionRows
 from redis_state.archive.parquet import calls
 from redis_state.archive.parquet.archive import ParquetArchive
-from redis_state.archive.parquet.files.log import FileLog, LogChange
+from redis_state.archive.parquet.files.log import FileLog, Files, LogChange
 from redis_state.archive.parquet.files.objects import FolderObjects
 from redis_state.archive.postgres.archive import PostgresArchive
 from redis_state.archive.protocol import AT_ONCE, Archive, answered, patience
@@ -116,7 +116,7 @@ def test_a_call_that_ends_late_takes_no_later_entry_of_the_log_away(tmp_path: Pa
     first, later, again = (log.for_call(lambda: True) for _ in range(3))
     for each in (first, later, again):
         each.files()
-    assert later.commit(LogChange(kept_from={"tasks": 1}))
+    assert later.commit(LogChange(kept_from={"tasks": 1}), later.files())
     again.forget_files()
     log.learn(later)
     log.learn(first)
@@ -125,6 +125,19 @@ def test_a_call_that_ends_late_takes_no_later_entry_of_the_log_away(tmp_path: Pa
     # Such a call has found that the store went back.
     log.learn(again)
     assert log.known is None
+
+
+def test_a_change_counts_only_behind_the_files_that_it_was_worked_out_of(tmp_path: Path) -> None:
+    log = FileLog(FolderObjects(tmp_path), "n")
+    log.prepare()
+    first, second = (log.for_call(lambda: True) for _ in range(2))
+    was = first.files()
+    assert second.commit(LogChange(kept_from={"tasks": 1}), second.files())
+    # Whatever the call has read since.
+    assert first.files().kept_from == {"tasks": 1}
+    assert not first.commit(LogChange(kept_from={"tasks": 2}), was)
+    assert first.files().kept_from == {"tasks": 1}
+    assert first.commit(LogChange(kept_from={"tasks": 2}), first.files())
 
 
 async def test_a_call_of_files_that_gets_no_turn_ends_at_its_deadline(
@@ -168,12 +181,12 @@ async def test_an_erasure_writes_no_file_twice_because_others_write(
     commit, create = FileLog.commit, FolderObjects.create
     busy, made = list(range(6)), list[str]()
 
-    def beside(its: FileLog, change: LogChange) -> bool:
+    def beside(its: FileLog, change: LogChange, files: Files) -> bool:
         if "s1" in erasing and busy:
             erasing.clear()
             asyncio.run(other.write(ArchiveBatch([sample_task("s2", f"b{busy.pop()}", 3)])))
             erasing.add("s1")
-        return commit(its, change)
+        return commit(its, change, files)
 
     def counted(its: FolderObjects, name: str, data: bytes) -> bool:
         if erasing and name.endswith(".parquet"):

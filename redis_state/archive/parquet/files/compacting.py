@@ -67,8 +67,10 @@ def _step(log: FileLog, footers: Footers, kind: str, few: int, left: set[str]) -
         made = _merge(log, kind, some)
         names = [file.name for file, _ in some]
         # An entry that touches none of them only takes the number.
-        while not log.commit(LogChange(made, names)):
-            if not set(names) <= log.files().by_name.keys():
+        files = reader.named
+        while not log.commit(LogChange(made, names), files):
+            files = log.files()
+            if not set(names) <= files.by_name.keys():
                 delete_files(log, [file.name for file in made])
                 break
         else:

@@ -272,10 +272,12 @@ class FileLog:
         self.known = None
         self.again = True
 
-    def commit(self, change: LogChange) -> bool:
-        """Write the next entry; return whether it was this one. All of it counts, or nothing."""
-        files = self.known
-        if files is None or not self.may_continue():
+    def commit(self, change: LogChange, files: Files) -> bool:
+        """Write the entry behind ``files``, of which the change was worked out.
+
+        Return whether it was this one. All of it counts, or nothing.
+        """
+        if not self.may_continue():
             raise ArchiveUnavailable("write", "its time is over")
         body = _entry(files.n + 1, change)
         name = self._name(files.n + 1)

@@ -58,8 +58,9 @@ class FileReader:
         self.footers: Footers = footers
         self._lock = threading.Lock()
         self._recent: OrderedDict[tuple[str | int, ...], Any] = OrderedDict()
-        files = log.files()
-        self.files: Files = files.without(without) if without else files
+        # What the log names, and of that what is read.
+        self.named: Files = log.files()
+        self.files: Files = self.named.without(without) if without else self.named
 
     def table(self, file: DataFile) -> Any:
         """Return all of a file."""
