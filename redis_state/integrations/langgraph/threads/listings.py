@@ -34,7 +34,7 @@ _PAGE = 100
 _WHOLE = 20
 
 
-class Source(Protocol):
+class PageSource(Protocol):
     """What pages come from. It is ``over`` once it is known that none follows."""
 
     over: bool
@@ -51,7 +51,7 @@ class Source(Protocol):
 class Pages:
     """The pages of a listing, up to as many checkpoints as the caller takes."""
 
-    def __init__(self, source: Source, left: int | None) -> None:
+    def __init__(self, source: PageSource, left: int | None) -> None:
         self._source = source
         self._left = left
         self._waits = False
@@ -171,7 +171,7 @@ class Listings:
         wanted: Filter,
         before: RunnableConfig | None,
         limit: int | None = None,
-    ) -> Source:
+    ) -> PageSource:
         """Return the checkpoints of one thread; of all namespaces the newest first.
 
         ``limit`` is how many the caller takes at most. It makes the first page.
@@ -231,11 +231,13 @@ class Listings:
         wanted: Filter,
         bound: str | None,
         limit: int | None = None,
-    ) -> Source:
+    ) -> PageSource:
         """Return the checkpoints of a namespace, the newest first."""
         if wanted:
             return _Generated(self._filtered(thread_id, scope, wanted, bound))
-        return _Walk(self._threads, self._rows, thread_id, scope, bound, min(limit or 1, _PAGE))
+        return _NamespacePages(
+            self._threads, self._rows, thread_id, scope, bound, min(limit or 1, _PAGE)
+        )
 
     async def _filtered(
         self, thread_id: str, scope: str, wanted: Filter, bound: str | None
@@ -266,7 +268,7 @@ class Listings:
         return not wanted or _matches(self._rows.read_row(row, of=of)[2], wanted)
 
 
-class _Walk:
+class _NamespacePages:
     """The checkpoints of a namespace below an id, read whole page by page. Nothing is open."""
 
     def __init__(  # noqa: PLR0917 - where it begins
@@ -335,7 +337,7 @@ def _matches(metadata: Mapping[str, Any], wanted: Filter) -> bool:
     return all(metadata.get(name) == value for name, value in (wanted or {}).items())
 
 
-async def _each(source: Source) -> _Each:
+async def _each(source: PageSource) -> _Each:
     async with aclosing(source):
         while (page := await source.following()) is not None:
             found, read = page
