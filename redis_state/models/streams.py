@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -17,6 +18,9 @@ END: Final = "now"
 FIRST_OFFSET: Final = f"{0:016d}_{0:016d}"
 
 _OFFSET = re.compile(r"([0-9]{16})_([0-9]{16})")
+# Behind it so many bytes of the next row were read, and the server's time of that row.
+_PART = re.compile(r"([0-9]{16}_[0-9]{16})_([0-9]{10})_([0-9]{16})")
+_LONGEST_CHARACTER = 4
 _LONGEST_PATH = 1_000
 _PRINTABLE = re.compile(r"[ -~]{1,200}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -66,13 +70,29 @@ class StreamView:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadOffset:
+    """An offset as it was given: that of a row, and how much of the row behind it was read.
+
+    The row behind it is known by its time too: a server that went back may have another one there.
+    """
+
+    whole: str
+    taken: int = 0
+    row_ms: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class StreamPage:
-    """Rows behind an offset, in order; where to read on; whether the stream ended with them."""
+    """Rows behind an offset, in order; where to read on; whether the stream ended with them.
+
+    ``offsets`` are those of its rows.
+    """
 
     stream: StreamView
     rows: tuple[bytes, ...] = field(repr=False)
     start: str
     offset: str
+    offsets: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def at_end(self) -> bool:
@@ -83,6 +103,52 @@ class StreamPage:
     def closed(self) -> bool:
         """Whether no row will ever follow."""
         return self.stream.closed and self.at_end
+
+    def behind(self, offset: ReadOffset) -> StreamPage | None:
+        """Return the page without what was read of its first row; None if that is another row."""
+        if not offset.taken or not self.rows:
+            return None if offset.taken else self
+        first, *more = self.rows
+        if self.offsets[0].partition("_")[2] != offset.row_ms or offset.taken >= len(first):
+            return None
+        return replace(self, rows=(first[offset.taken :], *more), start=_part_offset(offset))
+
+    def joined(self, more: StreamPage) -> StreamPage:
+        """Return the page with the one that follows it."""
+        return replace(
+            more,
+            rows=self.rows + more.rows,
+            start=self.start,
+            offsets=self.offsets + more.offsets,
+        )
+
+    def whole_characters(self) -> StreamPage:
+        """Return the page up to its last whole character of UTF-8.
+
+        Its offset is within the row where the next character begins, so that nothing is lost.
+        """
+        tail = b"".join(self.rows[1 - _LONGEST_CHARACTER :])[1 - _LONGEST_CHARACTER :]
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        decoder.decode(tail)
+        open_bytes = len(decoder.getstate()[0])
+        if not open_bytes:
+            return self
+        rows = list(self.rows)
+        while open_bytes and len(rows[-1]) <= open_bytes:
+            open_bytes -= len(rows.pop())
+        if open_bytes:
+            rows[-1] = rows[-1][:-open_bytes]
+        offset = self._offset_within(rows) if open_bytes else self._offset_behind(len(rows))
+        return replace(self, rows=tuple(rows), offset=offset, offsets=self.offsets[: len(rows)])
+
+    def _offset_behind(self, count: int) -> str:
+        return self.offsets[count - 1] if count else self.start
+
+    def _offset_within(self, rows: list[bytes]) -> str:
+        """Return the offset behind a part of the last one of the rows."""
+        before = read_offset(self._offset_behind(len(rows) - 1))
+        row_ms = self.offsets[len(rows) - 1].partition("_")[2]
+        return _part_offset(ReadOffset(before.whole, before.taken + len(rows[-1]), row_ms))
 
     def body(self) -> bytes:
         """Return the rows as one: bytes behind bytes, or a list of JSON."""
@@ -144,6 +210,20 @@ def place_of(offset: Any) -> str:
     if found is None:
         raise InvalidField("offset", "is no offset of a stream")
     return f"{int(found[1])}-{int(found[2])}"
+
+
+def read_offset(offset: Any) -> ReadOffset:
+    """Read an offset from which rows may be read, also one within a row. Errors: InvalidField."""
+    found = _PART.fullmatch(offset) if isinstance(offset, str) else None
+    if found is None:
+        place_of(offset)
+        return ReadOffset(offset)
+    return ReadOffset(found[1], int(found[2]), found[3])
+
+
+def _part_offset(offset: ReadOffset) -> str:
+    """Write an offset within a row: as text it is above that of the row before, and below this."""
+    return f"{offset.whole}_{offset.taken:010d}_{offset.row_ms}"
 
 
 def offset_of(place: bytes | str) -> str:

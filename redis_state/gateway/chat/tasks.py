@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
 
 from redis_state.errors import (
     ArchiveUnavailable,
@@ -14,10 +15,11 @@ from redis_state.errors import (
     InvalidField,
     KeyReused,
     PayloadUnreadable,
+    RedisStateError,
     RetryRefused,
     TaskUnknown,
 )
-from redis_state.gateway.answers import forbidden
+from redis_state.gateway.answers import HttpProblem, forbidden, problem_of
 from redis_state.gateway.auth.principal import Principal, Right
 from redis_state.gateway.calls import ApiCall
 from redis_state.gateway.chat.family_parts import FamilyParts
@@ -26,6 +28,7 @@ from redis_state.gateway.chat.rows import TaskRow, TaskRows
 from redis_state.gateway.chat.task_parts import TaskParts
 from redis_state.gateway.cutting import cut_tokens
 from redis_state.gateway.documents import pause_document
+from redis_state.gateway.known_pauses import KnownPause
 from redis_state.gateway.routes.pauses import decidable_pause, decide
 from redis_state.gateway.showing import shown_content, shown_error
 from redis_state.gateway.streaming.family import TaskFamily
@@ -36,6 +39,8 @@ from redis_state.worker.client.submitted import check_submitted
 from redis_state.worker.tasks.operate.copies import Copies
 from redis_state.worker.tasks.views.stream import view_task
 
+T = TypeVar("T")
+
 # What a handler gets as its input: all that the client sent, or the text of its last message.
 InputForm: TypeAlias = Literal["conversation", "text"]
 # What a chat has of the tasks below its own: that they are there, or their texts too.
@@ -43,6 +48,8 @@ ChildrenForm: TypeAlias = Literal["names", "text"]
 CHILDREN: Final = "Of the tasks below it: their names, or also their texts, up to 8 levels deep."
 _SLEEP = "sleep"
 _DEEPEST = 100
+# Of the answers to pauses that one call has.
+_AT_ONCE = 10
 _NO_INPUT = (TaskUnknown, RetryRefused, CorruptState, PayloadUnreadable, ArchiveUnavailable)
 
 
@@ -226,26 +233,74 @@ def _visible(services: Any, principal: Principal, update: StateUpdate) -> StateU
 async def answer_pauses(
     call: ApiCall, session_id: str, answers: Sequence[PauseAnswer], *, claim: str
 ) -> tuple[ChatTask, EventPlace]:
-    """Decide pauses of one task; return it, and where its reader is.
+    """Decide pauses of one task, several at once; return it, and where its reader is.
 
     The same answers under the same claim are a repetition: then the client joins what came of them.
-    Errors: those of a decision; InvalidField.
+    Each answer has an outcome of its own: one that is refused stops no other. Errors: InvalidField,
+    before anything is decided; HttpProblem, of the first answer that is refused. If there are
+    several answers, it lists the outcome of each, in their order.
     """
-    known = [await decidable_pause(call, each.pause_id) for each in answers]
-    tasks = {(each.session_id, each.task_id) for each in known}
-    if len(tasks) != 1 or len({each.pause_id for each in answers}) != len(answers):
+    if len({each.pause_id for each in answers}) != len(answers):
         raise InvalidField("resume", "answers each pause of one task once")
-    if known[0].session_id != session_id:
+    known = await _outcomes([partial(decidable_pause, call, each.pause_id) for each in answers])
+    found = [each for each in known if not isinstance(each, HttpProblem)]
+    if not found:
+        raise _refused(answers, known)
+    if len({(each.session_id, each.task_id) for each in found}) != 1:
+        raise InvalidField("resume", "answers each pause of one task once")
+    if found[0].session_id != session_id:
         raise InvalidField("resume", "answers pauses of another session")
-    task = ChatTask(call, session_id, known[0].task_id)
-    fresh = all(each.is_open for each in known)
+    task = ChatTask(call, session_id, found[0].task_id)
     end = await task.rows.end()
-    for each, pause in zip(answers, known, strict=True):
-        approved, value = _decision(each, has_form=pause.has_form)
-        own = codec.fingerprint(call.principal.subject, claim, each.pause_id)
-        subject = call.principal.subject
-        await decide(call, pause, approved=approved, value=value, actor=subject, claim=own)
+    pairs = zip(answers, known, strict=True)
+    decided = await _outcomes([partial(_answer, call, *each, claim=claim) for each in pairs])
+    if any(isinstance(each, HttpProblem) for each in decided):
+        raise _refused(answers, decided)
+    fresh = all(each.is_open for each in found)
     return task, EventPlace(end, "^", 0) if fresh else await task.joined()
+
+
+async def _answer(
+    call: ApiCall, given: PauseAnswer, pause: KnownPause | HttpProblem, *, claim: str
+) -> None:
+    """Decide a pause that was found. Errors: HttpProblem, also that of one that was not."""
+    if isinstance(pause, HttpProblem):
+        raise pause
+    approved, value = _decision(given, has_form=pause.has_form)
+    subject = call.principal.subject
+    own = codec.fingerprint(subject, claim, given.pause_id)
+    await decide(call, pause, approved=approved, value=value, actor=subject, claim=own)
+
+
+async def _outcomes(acts: Sequence[Callable[[], Awaitable[T]]]) -> list[T | HttpProblem]:
+    """Do what is listed, a few at once; return in its order what each returns, or its problem."""
+    gate = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(act: Callable[[], Awaitable[T]]) -> T | HttpProblem:
+        async with gate:
+            try:
+                return await act()
+            except HttpProblem as problem:
+                return problem
+            except RedisStateError as error:
+                return problem_of(error)
+
+    return await asyncio.gather(*map(one, acts))
+
+
+def _refused(answers: Sequence[PauseAnswer], outcomes: Sequence[Any]) -> HttpProblem:
+    """Return the first problem; if there are several answers, with the outcome of each."""
+    first: HttpProblem = next(each for each in outcomes if isinstance(each, HttpProblem))
+    if len(answers) == 1:
+        return first
+    listed = [
+        {"pause_id": given.pause_id, "ok": False, "error": outcome.document()}
+        if isinstance(outcome, HttpProblem)
+        else {"pause_id": given.pause_id, "ok": True}
+        for given, outcome in zip(answers, outcomes, strict=True)
+    ]
+    facts = {**first.facts, "answers": listed}
+    return HttpProblem(first.status, first.code, first.message, headers=first.headers, facts=facts)
 
 
 def _decision(given: PauseAnswer, *, has_form: bool) -> tuple[bool, Any]:

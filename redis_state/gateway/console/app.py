@@ -13,7 +13,8 @@ from redis_state.gateway.auth.principal import Authenticator
 from redis_state.gateway.console.assets import NAMES, asset_response
 from redis_state.gateway.console.logins import Logins
 from redis_state.gateway.console.options import ConsoleOptions
-from redis_state.gateway.console.pages import ConsolePage, NoPage, PageCall, PageRoute
+from redis_state.gateway.console.pages import ConsolePage, PageCall
+from redis_state.gateway.console.serving import NoPage, PageRoute
 from redis_state.gateway.console.shared import SharedReads
 from redis_state.gateway.console.views import find, inbox, login, overview, pool, session, task
 from redis_state.gateway.requests.limits import CallerUsage
@@ -27,6 +28,8 @@ PAGES: tuple[ConsolePage, ...] = (
     *session.PAGES,
     *pool.PAGES,
 )
+
+_FORMS = {each.path: each for each in PAGES if each.method == "POST" and not each.public}
 
 
 class ConsolePages:
@@ -52,6 +55,10 @@ class ConsolePages:
     async def services(self) -> Any:
         """Return what operations work with."""
         return await self._services()
+
+    def page_of_form(self, path: str) -> ConsolePage | None:
+        """Return what a form is sent to, for those who have logged in."""
+        return _FORMS.get(path)
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes of all pages and files."""

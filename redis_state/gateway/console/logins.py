@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import quote
 
 from starlette.requests import HTTPConnection, Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from redis_state.gateway.answers import HttpProblem, not_known_now
 from redis_state.gateway.auth.jwt import Secrets
@@ -128,7 +128,7 @@ def _raise_if_passing(error: Unauthenticated) -> None:
 
 
 def remember(
-    response: RedirectResponse, request: Request, token: str, lasts: timedelta, *, by_link: bool
+    response: Response, request: Request, token: str, lasts: timedelta, *, by_link: bool
 ) -> None:
     """Set the cookie. Links of other pages send it only where people log in ``by_link``."""
     local = is_loopback(name_of_host(request.headers.get("host", "")).strip("[]"))

@@ -32,10 +32,15 @@ _SHORTEST_WAIT_S: Final = 0.1
 
 
 class SharedPage:
-    """A page, and its event, which is made for the first client that wants it."""
+    """A page, and its event, which is made for the first client that wants it.
+
+    ``sent`` is the part of the page that its event has. A character of a text whose bytes are not
+    all there is left for the next event, unless the stream is closed.
+    """
 
     def __init__(self, page: StreamPage) -> None:
         self.page = page
+        self.sent = page if page.closed or not is_text(page.stream) else page.whole_characters()
 
     @property
     def shared_s(self) -> float:
@@ -54,9 +59,9 @@ class SharedPage:
     @cached_property
     def event(self) -> bytes:
         """Its rows as one event; nothing without a row."""
-        if not self.page.rows:
+        if not self.sent.rows:
             return b""
-        body = self.page.body()
+        body = self.sent.body()
         if is_binary(self.page.stream):
             return event_lines("data", b64encode(body))
         return event_lines("data", body.decode("utf-8", "replace").encode())
@@ -121,7 +126,13 @@ class StreamFeed:
         await asyncio.wait({self._task})
 
     async def _read(self, offset: str) -> SharedPage:
-        return SharedPage(await self._store.read(self.path, offset=offset, most_bytes=_PAGE_BYTES))
+        page = await self._store.read(self.path, offset=offset, most_bytes=_PAGE_BYTES)
+        shared = SharedPage(page)
+        if page.at_end or shared.sent.rows or not page.rows:
+            return shared
+        # Its one row is the begin of a character, and the rest is in the rows behind it.
+        more = await self._store.read(self.path, offset=page.offset, most_bytes=_PAGE_BYTES)
+        return SharedPage(page.joined(more))
 
     def _was_read(self, offset: str, reading: asyncio.Task[SharedPage]) -> None:
         """Keep what was read for as long as it is shared."""
@@ -214,6 +225,11 @@ class StreamFeeds:
                 if self._feeds.get(feed.path) is feed:
                     del self._feeds[feed.path]
             await asyncio.gather(*(feed.aclose() for feed in unused))
+
+
+def is_text(stream: StreamView) -> bool:
+    """Return whether events have its rows as text, whose characters rows may split."""
+    return not stream.is_json and not is_binary(stream)
 
 
 def is_binary(stream: StreamView) -> bool:

@@ -32,9 +32,9 @@ def event_lines(name: str, data: bytes) -> bytes:
     )
 
 
-def control_event(page: StreamPage, cursor: int | None) -> bytes:
-    """Write where a client has come to."""
-    control: dict[str, Any] = {"streamNextOffset": page.offset}
+def control_event(page: StreamPage, offset: str, cursor: int | None) -> bytes:
+    """Write where a client has come to, which may be within the last row of its page."""
+    control: dict[str, Any] = {"streamNextOffset": offset}
     if page.closed:
         control["streamClosed"] = True
     else:
@@ -66,11 +66,11 @@ async def stream_frames(
         until = min(until, monotonic() + (expires_at - datetime.now(UTC)).total_seconds())
     begun, check_at = False, monotonic() + HEARTBEAT_S
     while True:
-        offset, wait_s, at_end = shared.page.offset, shared.wait_s, shared.page.at_end
+        offset, wait_s, at_end = shared.sent.offset, shared.wait_s, shared.page.at_end
         closed = shared.page.closed
-        if shared.page.rows or closed or not begun:
+        if shared.sent.rows or closed or not begun:
             begun = True
-            yield shared.event + control_event(shared.page, cursor)
+            yield shared.event + control_event(shared.page, offset, cursor)
         else:
             yield HEARTBEAT
         if closed or feeds.closing:

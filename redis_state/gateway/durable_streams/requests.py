@@ -17,7 +17,7 @@ from redis_state.models.streams import (
     StreamLifetime,
     StreamOrigin,
     check_path,
-    place_of,
+    read_offset,
 )
 
 ROOT: Final = ("v1", "stream")
@@ -53,7 +53,7 @@ def read_query(query: QueryParams) -> ReadQuery:
         raise InvalidField("offset", "is needed by a live read")
     if offset is None:
         offset = BEGINNING
-    place_of(offset)
+    read_offset(offset)
     return ReadQuery(offset, live, int(cursor) if _DIGITS.fullmatch(cursor) else None)
 
 
@@ -105,10 +105,11 @@ def origin_of(headers: Headers, root_path: str) -> StreamOrigin | None:
     found = path_below(path, root_path)
     if found is None:
         raise InvalidField("Stream-Forked-From", "is no path of a stream here")
-    if offset is not None:
-        place_of(offset)
     count = 0 if part is None else _whole("Stream-Fork-Sub-Offset", part)
-    return StreamOrigin(found, offset, count)
+    if offset is None:
+        return StreamOrigin(found, None, count)
+    place = read_offset(offset)
+    return StreamOrigin(found, place.whole, place.taken + count)
 
 
 def path_below(url_path: str, root_path: str) -> str | None:

@@ -31,6 +31,7 @@ from redis_state.models.streams import (
     media_type,
     offset_of,
     place_of,
+    read_offset,
 )
 from redis_state.primitives.signal import listening
 from redis_state.scripts import Reply, ReplyCode
@@ -189,8 +190,14 @@ class StreamStore:
         """
         limits.count("most_rows", most_rows, least=0)
         limits.count("most_bytes", most_bytes)
-        stored, page = await self._read(path, offset, most_rows, most_bytes, renew=True)
-        return stored.page(self._base.payloads, page)
+        given = read_offset(offset)
+        stored, found = await self._read(path, given.whole, most_rows, most_bytes, renew=True)
+        page = stored.page(self._base.payloads, found)
+        rest = page.behind(given) if most_rows else page
+        if rest is None:
+            # The server has lost the row, of which the caller has a part.
+            raise CursorGap(offset, reason="rewound", missed=None, resume_after=given.whole)
+        return rest
 
     async def look(self, path: str) -> StreamView:
         """Return what is known of a stream, without renewing it. Errors: StreamUnknown."""

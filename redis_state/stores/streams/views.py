@@ -49,7 +49,8 @@ class StoredStream:
         """Return a page of rows. Errors: PayloadUnreadable; CorruptState."""
         path = self.view.path
         rows = tuple(read_row(payloads, path, data) for _, data in found.rows)
-        return StreamPage(self.view, rows, offset_of(found.start), offset_of(found.end))
+        offsets = tuple(offset_of(place) for place, _ in found.rows)
+        return StreamPage(self.view, rows, offset_of(found.start), offset_of(found.end), offsets)
 
 
 def read_stored(path: str, found: Sequence[bytes]) -> StoredStream:

@@ -38,7 +38,7 @@
   document.addEventListener("htmx:sse:after:connection", (event) => say(event, "live"));
   document.addEventListener("htmx:sse:error", (event) => say(event, "the connection broke; trying again"));
   document.addEventListener("htmx:sse:close", (event) => say(event, "not live"));
-  document.addEventListener("expired", (event) => say(event, "your login has ended: reload the page"));
+  document.addEventListener("expired", (event) => say(event, "your login has ended: log in again; a form that you send is kept"));
   // The tail keeps the newest rows only.
   document.addEventListener("htmx:sse:after:message", (event) => {
     const list = event.target;

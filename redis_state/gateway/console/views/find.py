@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any, TypeAlias
 from urllib.parse import parse_qs
 
@@ -26,7 +27,7 @@ from redis_state.gateway.console.operations import (
     RERUN_TASK,
     RETRY_TASK,
 )
-from redis_state.gateway.console.pages import ConsolePage, PageCall
+from redis_state.gateway.console.pages import ConsolePage, PageCall, PageEndpoint
 from redis_state.gateway.console.rendering import write_query
 from redis_state.gateway.requests.bodies import MOST_IN_BULK, read_attributes
 from redis_state.models import TaskStatus
@@ -144,6 +145,16 @@ async def _change(call: PageCall, page: str, read_all: _ReadAll) -> Response:
         key=call.given("form_key"),
         reason=call.given("reason"),
     )
+
+
+def _shown(change: PageEndpoint) -> PageEndpoint:
+    """Make the page of a form that is given back: what it would do, to be confirmed again."""
+
+    async def preview(call: PageCall) -> Response:
+        form = {name: texts for name, texts in call.form.items() if name != "confirmed"}
+        return await change(replace(call, form=form))
+
+    return preview
 
 
 async def _has_archive(call: PageCall) -> bool:
@@ -292,7 +303,11 @@ def _key(call: PageCall) -> str:
 
 PAGES = (
     ConsolePage("GET", "/find", show_found),
-    ConsolePage("POST", "/find/change", change_found, form_bytes=_FORM_BYTES),
+    ConsolePage(
+        "POST", "/find/change", change_found, form_bytes=_FORM_BYTES, shown=_shown(change_found)
+    ),
     ConsolePage("GET", "/dead", show_dead),
-    ConsolePage("POST", "/dead/change", change_dead, form_bytes=_FORM_BYTES),
+    ConsolePage(
+        "POST", "/dead/change", change_dead, form_bytes=_FORM_BYTES, shown=_shown(change_dead)
+    ),
 )

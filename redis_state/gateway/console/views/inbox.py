@@ -22,6 +22,7 @@ from redis_state.gateway.console.pages import ConsolePage, PageCall, problem_pag
 _PAGE = 25
 _WAYS = {"approve": True, "reject": False}
 _TEXTS = ("value", "reason", "to")
+_PLACE = ("tag", "mine", "session", "after")
 
 
 async def show_inbox(call: PageCall) -> Response:
@@ -54,7 +55,7 @@ async def decide(call: PageCall) -> Response:
         )
     except HttpProblem as problem:
         return await _again(call, problem)
-    return call.go("/inbox", said="approved" if _WAYS[way] else "rejected")
+    return call.go("/inbox", **_here(call), said="approved" if _WAYS[way] else "rejected")
 
 
 async def delegate(call: PageCall) -> Response:
@@ -65,7 +66,7 @@ async def delegate(call: PageCall) -> Response:
         )
     except HttpProblem as problem:
         return await _again(call, problem)
-    return call.go("/inbox", said="delegated")
+    return call.go("/inbox", **_here(call), said="delegated")
 
 
 def with_form(call: PageCall, pause: Mapping[str, Any], given: Any = None) -> dict[str, Any]:
@@ -103,14 +104,22 @@ async def _inbox(call: PageCall) -> dict[str, Any]:
         "tag": call.param("tag"),
         "mine": call.param("mine") == "1",
         "session": call.param("session") if "session" in call.query else None,
+        "here": _here(call),
     }
+
+
+def _here(call: PageCall) -> dict[str, str]:
+    """Return the filters and the page of the inbox that the URL names: each link has them."""
+    named = {name: call.param(name) for name in _PLACE if name in call.query}
+    # An empty text is the id of a session, and no filter else.
+    return {name: text for name, text in named.items() if text or name == "session"}
 
 
 async def _pause_page(call: PageCall, status: int, message: str | None = None) -> Response:
     found = await call.perform(READ_PAUSE, path={"pause": call.param("pause")})
     given = call.given if call.form else None
     pause = with_form(call, found, given)
-    return call.page("pause.html", status=status, pause=pause, message=message)
+    return call.page("pause.html", status=status, pause=pause, message=message, here=_here(call))
 
 
 async def _again(call: PageCall, problem: HttpProblem) -> Response:
@@ -153,6 +162,6 @@ PAGES = (
     ConsolePage("GET", "/inbox", show_inbox),
     ConsolePage("GET", "/inbox-count", show_inbox_count),
     ConsolePage("GET", "/pause", show_pause),
-    ConsolePage("POST", "/pause/decide", decide),
-    ConsolePage("POST", "/pause/delegate", delegate),
+    ConsolePage("POST", "/pause/decide", decide, shown=show_pause),
+    ConsolePage("POST", "/pause/delegate", delegate, shown=show_pause),
 )

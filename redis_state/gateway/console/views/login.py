@@ -8,9 +8,9 @@ from contextlib import suppress
 from starlette.responses import RedirectResponse, Response
 
 from redis_state.gateway.answers import HttpProblem
-from redis_state.gateway.console.logins import COOKIE, forget, remember
+from redis_state.gateway.console.logins import forget, remember
 from redis_state.gateway.console.pages import ConsolePage, PageCall
-from redis_state.gateway.console.rendering import write_query
+from redis_state.gateway.console.unsent import after_login, login_page
 from redis_state.gateway.requests.limits import address_of
 
 
@@ -26,11 +26,11 @@ async def show_login(call: PageCall) -> Response:
             known = await call.backstage.logins.authenticate(call.request)
         if known is not None:
             return RedirectResponse(f"{call.base}{back}", 303)
-    return _form(call, back)
+    return login_page(call, back=back)
 
 
 async def log_in(call: PageCall) -> Response:
-    """Exchange a credential for a cookie."""
+    """Exchange a credential for a cookie; give back a form that was sent without a login."""
     return await _log_in(call, call.given("credential"), _back(call))
 
 
@@ -42,20 +42,18 @@ async def log_out(call: PageCall) -> Response:
 
 
 async def _log_in(call: PageCall, credential: str, back: str) -> Response:
+    sent_to = call.param("form") or None
     exchanged = await call.backstage.logins.exchange(call.request, credential)
     if exchanged is None:
         # Only these count: behind a proxy all people may have one address.
         call.backstage.usage.take(f"no login of {address_of(call.request)}")
-        return _form(call, back, "This key is not known, or has expired.", status=401)
-    response = RedirectResponse(f"{call.base}{back}", 303)
+        message = "This key is not known, or has expired."
+        return login_page(call, back=back, sent_to=sent_to, message=message, status=401)
+    response = None if sent_to is None else await after_login(call, exchanged[0], sent_to)
+    if response is None:
+        response = RedirectResponse(f"{call.base}{back}", 303)
     remember(response, call.request, *exchanged, by_link=call.backstage.login_by_url)
     return response
-
-
-def _form(call: PageCall, back: str, message: str | None = None, *, status: int = 200) -> Response:
-    query = write_query({"back": back if back != "/" else None})
-    had = COOKIE in call.request.cookies
-    return call.page("login.html", status=status, back=back, query=query, message=message, had=had)
 
 
 def _back(call: PageCall) -> str:

@@ -106,10 +106,10 @@ async def trigger_schedule(call: PageCall) -> Response:
 PAGES = (
     ConsolePage("GET", "/workers", show_workers),
     ConsolePage("GET", "/queues", show_queues),
-    ConsolePage("POST", "/queues/pause", pause_queue),
-    ConsolePage("POST", "/queues/resume", resume_queue),
+    ConsolePage("POST", "/queues/pause", pause_queue, shown=show_queues),
+    ConsolePage("POST", "/queues/resume", resume_queue, shown=show_queues),
     ConsolePage("GET", "/schedules", show_schedules),
-    ConsolePage("POST", "/schedules/pause", pause_schedule),
-    ConsolePage("POST", "/schedules/resume", resume_schedule),
-    ConsolePage("POST", "/schedules/trigger", trigger_schedule),
+    ConsolePage("POST", "/schedules/pause", pause_schedule, shown=show_schedules),
+    ConsolePage("POST", "/schedules/resume", resume_schedule, shown=show_schedules),
+    ConsolePage("POST", "/schedules/trigger", trigger_schedule, shown=show_schedules),
 )

@@ -40,11 +40,15 @@ _STEERED_BY = [
     each.value for each in SteeringEventType if each.value not in ("APPROVE", "REJECT", "CANCEL")
 ]
 _STEERED_BY.sort(key=lambda name: name != "USER_MESSAGE")
+# What the forms of a task have.
+_WRITTEN = ("type", "text", "reason", "hard", "before")
 
 
 async def show_task(call: PageCall) -> Response:
     """Show a task."""
-    return call.page("task.html", **await _read(call, ShownRows(call), ShownTree(call)))
+    written = {name: call.given(name) for name in _WRITTEN}
+    found = await _read(call, ShownRows(call), ShownTree(call))
+    return call.page("task.html", **found, written=written)
 
 
 async def stream_task(call: PageCall) -> Response:
@@ -149,9 +153,9 @@ def _payload(text: str) -> dict[str, Any]:
 PAGES = (
     ConsolePage("GET", "/task", show_task),
     ConsolePage("GET", "/task/live", stream_task),
-    ConsolePage("POST", "/task/steer", steer),
-    ConsolePage("POST", "/task/cancel", cancel),
-    ConsolePage("POST", "/task/retry", retry),
-    ConsolePage("POST", "/task/rerun", rerun),
-    ConsolePage("POST", "/task/fork", fork),
+    ConsolePage("POST", "/task/steer", steer, shown=show_task),
+    ConsolePage("POST", "/task/cancel", cancel, shown=show_task),
+    ConsolePage("POST", "/task/retry", retry, shown=show_task),
+    ConsolePage("POST", "/task/rerun", rerun, shown=show_task),
+    ConsolePage("POST", "/task/fork", fork, shown=show_task),
 )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import TypeAlias
 
 import pytest
 
 from redis_state import RedisStateStore
+from tests.support.browser.chromium import Chromium, People, chromium_started
 from tests.support.browser.console import Browser, keys_for
+from tests.support.http.asgi_servers import serving_asgi
 from tests.support.http.gateway import Served, gateway_of
 
 LogIn: TypeAlias = Callable[[str], Awaitable[Browser]]
@@ -46,3 +48,20 @@ async def log_in(console: Served) -> AsyncIterator[LogIn]:
     yield log_in
     for each in browsers:
         await each.http.aclose()
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Chromium]:
+    """Start one browser for all tests here."""
+    with chromium_started() as started:
+        yield started
+
+
+@pytest.fixture
+async def people(console: Served, chromium: Chromium) -> AsyncIterator[People]:
+    """Serve the console on a port, for people with a browser."""
+    async with (
+        serving_asgi(console.app, stop=console.app.end_streams) as port,
+        chromium.people(console.app, f"http://127.0.0.1:{port}") as people,
+    ):
+        yield people

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from redis_state.cli.servers.dev_browser import page_to
 from redis_state.gateway import ConsoleOptions, create_gateway
 from redis_state.worker import Rate, Schedule, TaskClient, TaskContext
 from tests.integration.gateway.console.conftest import AUTH, KEYS
-from tests.support.browser.chromium import CHROMIUM, Chromium, People, chromium_started
+from tests.support.browser.chromium import CHROMIUM, Chromium, People
 from tests.support.browser.hostile import (
     MOST,
     PLAIN,
@@ -69,23 +68,6 @@ _FRAMED = """async sources => {
 _BROKEN = _LIVE.replace("==", "!=")
 _FOCUSED = "() => document.activeElement.querySelector('td:nth-child(2)').innerText"
 _ROWS = "() => [...document.querySelectorAll('.rows li')].map(each => each.innerText)"
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Chromium]:
-    """Start one browser for all tests here."""
-    with chromium_started() as started:
-        yield started
-
-
-@pytest.fixture
-async def people(console: Served, chromium: Chromium) -> AsyncIterator[People]:
-    """Serve the console on a port, for people with a browser."""
-    async with (
-        serving_asgi(console.app, stop=console.app.end_streams) as port,
-        chromium.people(console.app, f"http://127.0.0.1:{port}") as people,
-    ):
-        yield people
 
 
 async def test_two_tabs_approve_and_the_later_one_shows_who(

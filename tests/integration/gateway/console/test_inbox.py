@@ -77,6 +77,51 @@ async def test_a_rejection_has_a_reason(console: Served, log_in: LogIn) -> None:
     assert result == {"approved": False, "value": "too much", "by": "bob"}
 
 
+async def test_a_decision_leaves_the_filter_and_the_page_of_the_inbox(
+    console: Served, log_in: LogIn
+) -> None:
+    for n in range(28):
+        await console.client.submit("asks_about", n, session_id="a b&c", task_id=f"t{n}")
+        await paused(console, "a b&c", f"t{n}")
+    await console.client.submit("ask", session_id="other", task_id="t")
+    await paused(console, "other", "t")
+    ann = await log_in("ann")
+    first = await ann.get("/inbox", session="a b&c", mine="1")
+    second = await ann.follow(next(link for link in first.links("/inbox?") if "after=" in link))
+    shown = [each for each in second.forms if "/decide" in each.action]
+    assert len(shown) == 3
+    # Reloading the count, and the page of one pause, are of the same page too.
+    ((_, count),) = [each for each in second.elements if "hx-get" in each[1]]
+    polled = await ann.follow(count["hx-get"])
+    assert "3 open now" in polled.text
+    alone = await ann.follow(second.links("/pause?")[0])
+    assert alone.links("/inbox?mine=1&session=a%20b%26c&after=")
+    bad = await ann.send(alone.form("/decide"), decision="maybe")
+    assert bad.status == 422
+    for form, left in ((bad.form("/decide"), 2), (shown[1], 1), (shown[2], 0)):
+        page = await ann.send(form, decision="reject")
+        assert "Rejected." in page.text
+        assert len([each for each in page.forms if "/decide" in each.action]) == left
+        assert "refund?" not in page.text
+        assert "mine=1&session=a%20b%26c&after=" in page.url
+    assert "on this page" in page.text
+    again = await ann.follow(page.links("/inbox?mine=1&session=a%20b%26c")[-1])
+    assert len([each for each in again.forms if "/decide" in each.action]) == 25
+    # Another filter is of the same session, from its first page.
+    fields = again.form("/console/inbox").fields
+    assert fields == {"session": "a b&c", "tag": "", "mine": "1"}
+
+
+async def test_a_vote_that_is_handed_on_leaves_the_filter_of_the_inbox(
+    console: Served, log_in: LogIn
+) -> None:
+    await console.client.submit("vote", session_id="s", task_id="t")
+    await paused(console, "s", "t")
+    ann = await log_in("ann")
+    page = await ann.send((await ann.get("/inbox", session="s")).form("/delegate"), to="bob")
+    assert page.url.endswith("/console/inbox?session=s&said=delegated")
+
+
 async def test_a_vote_is_handed_on_to_another_person(console: Served, log_in: LogIn) -> None:
     await console.client.submit("vote", session_id="s", task_id="t")
     await paused(console, "s", "t")
@@ -145,6 +190,7 @@ def test_a_text_of_several_lines_keeps_its_first_line_break() -> None:
         form_token="",
         form_key="",
         pause=pause | {"written": {"value": "", "reason": "", "to": ""}},
+        here={},
     )
     # A browser drops the line break that follows the tag.
     assert ">\n\r\nas written</textarea>" in shown
