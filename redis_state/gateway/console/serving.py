@@ -1,7 +1,7 @@
 """Serve requests for pages: who looks, the form that was sent, and errors as pages.
 
-A form that was sent after its login has ended does nothing. What was written into it is kept by the
-page to log in, which is its answer, and is given back in the form after that.
+A form that was sent after its login has ended does nothing. The page to log in is its answer, and
+keeps what was written into it. After the login the form has it again.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ _NOBODY = Principal("anonymous")
 async def _who(
     backstage: Backstage, page: ConsolePage, request: Request
 ) -> tuple[Principal | None, HttpProblem | None]:
-    """Return who looks, or why that cannot be said or is too much; neither for a stranger."""
+    """Return who looks, or why that is unknown or too much; neither for a stranger."""
     if page.public:
         return _NOBODY, None
     try:
@@ -153,7 +153,7 @@ async def _who(
 
 
 def _to_login(call: PageCall, refused: HttpProblem | None) -> Response:
-    """Lead a stranger to the login. Errors: HttpProblem, also why somebody was refused."""
+    """Lead a stranger to the login. Errors: HttpProblem, also why a login was refused."""
     if refused is not None:
         raise refused
     request = call.request
