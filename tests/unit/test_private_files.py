@@ -7,7 +7,6 @@ import logging
 import os
 import signal
 import stat
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 
 from redis_state.payloads.claims import FolderClaims
 from redis_state.private_file import NotPrivate, private, write_private
+from tests.support.processes import children
 from tests.support.servers.faults import importing
 
 
@@ -80,9 +80,7 @@ def die(_):
 os.fsync = die
 write_private({str(path)!r}, b"later")
 """
-    ran = subprocess.run(
-        [sys.executable, "-c", program], check=False, capture_output=True, env=importing()
-    )
+    ran = children.run([sys.executable, "-c", program], capture_output=True, env=importing())
     assert ran.returncode != 0
     assert path.read_bytes() == b"earlier"
     assert all(not rights(each) & 0o077 for each in tmp_path.iterdir() if each != path)
@@ -117,7 +115,7 @@ def test_a_file_that_another_process_has_open_is_written_by_its_name(tmp_path: P
     program = "from redis_state.private_file import write_private\n"
     program += "write_private('/dev/stdout', b'x')\nprint('y', flush=True)\n"
     with path.open("ab") as out:
-        subprocess.run([sys.executable, "-c", program], check=True, stdout=out, env=importing())
+        children.run([sys.executable, "-c", program], check=True, stdout=out, env=importing())
     assert path.read_bytes() == b"xy\n"
 
 

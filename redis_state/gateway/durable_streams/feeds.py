@@ -40,7 +40,8 @@ class SharedPage:
 
     def __init__(self, page: StreamPage) -> None:
         self.page = page
-        self.sent = page if page.closed or not is_text(page.stream) else page.whole_characters()
+        whole = page.closed or not is_text(page.stream)
+        self.sent: StreamPage = page if whole else page.whole_characters()
 
     @property
     def shared_s(self) -> float:
