@@ -292,7 +292,10 @@ class Settings(BaseSettings):
     """When a save of an audit event returns: once PostgreSQL has it, or once Redis has it."""
     durable_events_delay: _Lifetime = timedelta(seconds=1)
     """Within which time `delayed` events move from Redis to PostgreSQL, while both reply."""
-    durable_events_retention: _KeptFor | None = None
+    # Not `_KeptFor | None`: pydantic-settings 2.3 reads one mark of a type in a union at most.
+    durable_events_retention: Annotated[
+        timedelta | None, Field(ge=_DAY, le=36500 * _DAY), BeforeValidator(_read_duration)
+    ] = None
     """How long PostgreSQL keeps an audit event after it was saved: `P365D`. None: for ever.
 
     Workers remove what is older, once an hour.
