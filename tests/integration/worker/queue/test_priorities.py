@@ -72,6 +72,7 @@ async def prioritize(client: TaskClient, priority: int) -> None:
 
 
 # A death after one round trip leaves what a death before the next one does.
+@pytest.mark.role("any", why="each death has a namespace of its own")
 @pytest.mark.parametrize(
     "edges", [["before"], pytest.param(["before", "after"], marks=pytest.mark.full)]
 )
