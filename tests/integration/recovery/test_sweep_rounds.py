@@ -117,14 +117,14 @@ async def test_a_dead_workers_task_does_not_wait_behind_tasks_that_ended(
 
 async def _seldom_checked(store: RedisStateStore, sweeper: Sweeper) -> list[str]:
     """Have tasks wait that were found where they should be, and are due to be looked at again."""
-    waiting = [(await paused(store))[0] for _ in range(100)]
-    waiting += [await submitted(store) for _ in range(100)]
+    waiting = [(await paused(store))[0] for _ in range(40)]
+    waiting += [await submitted(store) for _ in range(40)]
     # The first time half of them is queued.
     for _ in range(2):
         await _all_due(store, waiting)
         while (await sweeper.run_once()).looked:
             pass
-    assert sweeper.totals.requeued == 100
+    assert sweeper.totals.requeued == 40
     await _all_due(store, waiting)
     return waiting
 
