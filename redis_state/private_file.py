@@ -7,6 +7,7 @@ import os
 import secrets
 import stat
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias
 
@@ -14,6 +15,8 @@ Opener: TypeAlias = Callable[[str, int], int]
 
 _OF_ITS_OWNER = 0o600
 _OF_OTHERS = 0o077
+# Of a name that is as long as a file system takes, and more is put to it.
+_NAME_SHOWN = 50
 # There a name is that of an open file, and what would take its place would not be it.
 _OPEN_FILES = ("/dev/", "/proc/")
 
@@ -46,16 +49,20 @@ def write_private(path: str | Path, data: bytes) -> None:
 
     A process that ends meanwhile leaves the earlier content. What cannot be replaced is opened and
     written: a device, a pipe, a file that is mounted by itself, another user's, or one in a folder
-    that takes no new files. Errors: OSError; NotPrivate.
+    that takes no new files. A file that is protected from writing stays. Errors: OSError;
+    NotPrivate.
     """
     target = Path(os.path.realpath(path))
     if not str(Path(path).absolute()).startswith(_OPEN_FILES) and _is_replaceable(target):
         try:
-            write_whole(target, data)
+            _replace(target, data, private)
         except OSError as error:
             if error.errno != errno.EBUSY:  # as with the file of a container that is mounted alone
                 raise
         else:
+            # It is written: some folders may not be read, and some file systems sync none.
+            with suppress(OSError):
+                sync_folder(target.parent)
             return
     with open(path, "wb", opener=private) as file:
         file.write(data)
@@ -63,7 +70,12 @@ def write_private(path: str | Path, data: bytes) -> None:
 
 def write_whole(path: Path, data: bytes, *, opener: Opener = private) -> None:
     """Write a file, whole or not at all, and have it on the disk. Errors: OSError."""
-    coming = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    _replace(path, data, opener)
+    sync_folder(path.parent)
+
+
+def _replace(path: Path, data: bytes, opener: Opener) -> None:
+    coming = path.with_name(f".{path.name[:_NAME_SHOWN]}.{secrets.token_hex(4)}")
     try:
         with open(coming, "xb", opener=opener) as file:
             file.write(data)
@@ -72,7 +84,6 @@ def write_whole(path: Path, data: bytes, *, opener: Opener = private) -> None:
         coming.replace(path)
     finally:
         coming.unlink(missing_ok=True)
-    sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:
@@ -108,4 +119,5 @@ def _is_replaceable(target: Path) -> bool:
         found = target.lstat()
     except FileNotFoundError:
         return True
-    return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
+    is_own_file = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
+    return is_own_file and os.access(target, os.W_OK)

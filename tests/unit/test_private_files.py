@@ -86,6 +86,39 @@ write_private({str(path)!r}, b"later")
     assert all(not rights(each) & 0o077 for each in tmp_path.iterdir() if each != path)
 
 
+def test_a_name_may_be_as_long_as_a_file_system_takes(tmp_path: Path) -> None:
+    path = tmp_path / ("n" * 255)
+    write_private(path, b"x")
+    assert path.read_bytes() == b"x"
+
+
+def test_a_folder_that_cannot_be_synced_has_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync, refused = os.fsync, list[int]()
+
+    def of_files(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            refused.append(descriptor)
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", of_files)
+    write_private(tmp_path / "x", b"x")
+    assert len(refused) == 1
+    assert (tmp_path / "x").read_bytes() == b"x"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write to every file")
+def test_a_file_that_is_protected_from_writing_stays(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"earlier")
+    path.chmod(0o400)
+    with pytest.raises(PermissionError):
+        write_private(path, b"later")
+    assert (path.read_bytes(), rights(path)) == (b"earlier", 0o400)
+
+
 def test_a_link_is_followed(tmp_path: Path) -> None:
     (tmp_path / "far").mkdir()
     path, link = tmp_path / "far" / "x.json", tmp_path / "link"
