@@ -120,15 +120,17 @@ def steer(
     `redis-state steer S T inject_context --payload '{"text": "…", "severity": "correction"}'`.
     """
     named = new_id() if event_id is None else event_id
+    making = Making.named("--id", named)
 
     async def do() -> TaskState:
         content = _payload(kind, text, payload)
         async with client_of(url) as client:
             await _unfinished(client, session, task)
             await client.steer(session, task, kind, content, source=_me(), event_id=named)
+            making.made = f"sent as event {named!r}, which the task gets"
             return await found(client, session, task)
 
-    state = run(do(), making=Making.named("--id", named))
+    state = run(do(), making=making)
     _report(state, f"told to {kind.value}", as_json=as_json)
 
 

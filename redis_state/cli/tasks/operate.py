@@ -169,8 +169,10 @@ def _all(action: str, chosen: TaskFilters, which: Selection, *, before: str | No
             )
 
     try:
-        report = run(do(), making=making)
+        report = run(do())
     except typer.Exit:
+        if making is not None and items:
+            complain(making.repeat)
         # What was done before it was interrupted, or failed, is done.
         if which.as_json and items:
             print_json(_document(action, which, items, more=True))

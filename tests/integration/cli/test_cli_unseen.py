@@ -6,7 +6,7 @@ import asyncio
 import re
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeAlias
@@ -120,6 +120,44 @@ async def test_a_command_whose_reply_is_lost_names_what_repeats_it_safely(
     again = await cli(settings, *case.arguments, *named.groups(), app=case.app)
     assert again.status == case.again, again.err
     assert await case.count(client) == before + 1
+
+
+async def test_all_that_ends_behind_its_first_page_names_its_key(
+    settings: Settings, client: TaskClient, proxy: CommandProxy
+) -> None:
+    made = (client.submit("h", n, session_id=SESSION, queue="nobodys") for n in range(100))
+    await asyncio.gather(*made)
+    at_proxy: dict[str, Any] = AT_PROXY | {"REDIS_STATE_URL": proxy.url}
+    arguments = ("rerun", "--session", SESSION, "--yes", "--limit", "200")
+    with ExitStack() as cut:
+
+        async def cut_finding() -> None:
+            cut.enter_context(proxy.answer("find_tasks", times=None))
+
+        with proxy.meanwhile("create_task", cut_finding):
+            ran = await cli(settings, *arguments, **at_proxy)
+    assert ran.status in (1, 5), ran.err
+    named = NAMED.search(ran.err)
+    assert named, ran.err
+    again = await cli(settings, *arguments, *named.groups())
+    assert again.status == 0, again.err
+    assert len((await client.find(limit=500)).tasks) == 2 * 101
+
+
+async def test_a_steering_event_that_is_sent_is_named_if_its_task_cannot_be_read(
+    settings: Settings, client: TaskClient, proxy: CommandProxy
+) -> None:
+    at_proxy: dict[str, Any] = AT_PROXY | {"REDIS_STATE_URL": proxy.url}
+    with ExitStack() as cut:
+
+        async def cut_reading() -> None:
+            cut.enter_context(proxy.answer("HMGET", times=None))
+
+        with proxy.meanwhile("append_log", cut_reading):
+            ran = await cli(settings, "steer", SESSION, "source", "redirect", "on", **at_proxy)
+    assert await steered(client) == 1, ran.err
+    assert ran.status in (1, 5), ran.err
+    assert "sent as event" in ran.err
 
 
 async def test_an_id_that_was_given_is_named_too(
