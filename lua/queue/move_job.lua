@@ -19,6 +19,9 @@ local now = now_ms()
 local function moves(name, its_payload)
   local shift, owner = job_shift(keys, name, its_payload, earlier_ms, since_ms, now)
   if shift == 0 then return false end
+  -- First: behind it a full server lets the rest pass, which adds nothing. Else nothing of a sweeper's round could be
+  -- settled. It changes no lifetime.
+  redis.call('PEXPIRE', owner and keys.keyed or keys.queue, 1, 'GT')
   if owner then
     local key, place = string.match(owner, '^(.-)%z(.*)$')
     line_move(keys, name, owner, key .. '\0' .. string.format('%018.4f', place + shift))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,9 @@ from redis_state.stores.base import ms
 from redis_state.stores.durable_events.store import DurableEventStore
 from redis_state.worker import TaskClient
 from redis_state.worker.tasks.moves import watch_entry
-from tests.support.processes.pools import SESSION, client_of, queued
+from tests.support.processes.pools import SESSION, client_of, queue_of, queued
 from tests.support.samples import event, steering
-from tests.support.scripts.replies import clock_ms
+from tests.support.scripts.replies import clock_ms, clock_passes
 from tests.support.servers.faults import run_server, short_directory
 from tests.support.servers.postgres import OwnPostgres
 from tests.support.tasks.archived_records import records_due
@@ -66,6 +66,13 @@ async def fill(store: RedisStateStore) -> None:
 async def make_room(store: RedisStateStore) -> None:
     """Have memory again."""
     await send(store, "CONFIG", "SET", "maxmemory", 0)
+
+
+async def placed(store: RedisStateStore) -> list[float]:
+    """Return the places of the jobs that wait."""
+    key = store.base.keys.queue(queue_of(store.settings)).queue
+    flat = await send(store, "ZRANGE", key, 0, -1, "WITHSCORES")
+    return [float(place) for place in flat[1::2]]
 
 
 async def test_a_sweeper_takes_out_what_has_ended() -> None:
@@ -117,6 +124,28 @@ async def test_what_a_full_server_refuses_keeps_nothing_of_the_others(
             await sweeper.run_once()
         assert await entry_in_ms(store, watch_entry(SESSION, over)) is None
         assert ended_there == [over]
+        await make_room(store)
+
+
+async def test_a_job_that_is_due_is_moved_to_the_place_of_its_priority() -> None:
+    async with own() as store, client_of(store) as client:
+        sweeper = sweeper_of(store)
+        due_at = datetime.now(UTC) + timedelta(seconds=1)
+        task = await client.submit("answer", session_id=SESSION, priority=4, at=due_at)
+        entry = watch_entry(SESSION, task)
+        await make_due(store, entry)
+        await sweeper.run_once()
+        await clock_passes(store.base.scripts, round(due_at.timestamp() * 1000))
+        (before,) = await placed(store)
+        await make_due(store, entry)
+        await fill(store)
+        await sweeper.run_once()
+        (after,) = await placed(store)
+        assert round((before - after) / 60_000) == 4
+        assert (await sweeper.run_once()).looked == 0
+        in_ms = await entry_in_ms(store, entry)
+        assert in_ms is not None
+        assert in_ms > 0
         await make_room(store)
 
 
