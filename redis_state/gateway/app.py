@@ -62,6 +62,7 @@ from redis_state.gateway.routes import (
 from redis_state.gateway.runtime import PerLoop
 from redis_state.gateway.streaming.hub import Hub
 from redis_state.gateway.streaming.response import OutsideStreams
+from redis_state.gateway.streaming.websocket import BESIDE_BODY_BYTES
 from redis_state.models import StateUpdate
 from redis_state.store import RedisStateStore
 from redis_state.worker import TaskClient
@@ -183,6 +184,11 @@ class Gateway(Starlette):
             headers = {"www-authenticate": 'Bearer error="invalid_token"'}
             raise HttpProblem(401, "unauthenticated", "the token has expired", headers=headers)
         self._usage.take(f"subject {principal.subject}")
+
+    @property
+    def max_message_bytes(self) -> int:
+        """How many bytes a message of a WebSocket may have: a larger one closes it with 1009."""
+        return self.max_body_bytes + BESIDE_BODY_BYTES
 
     async def services(self) -> GatewayServices:
         """Return what operations work with, opened by the first request of a loop."""

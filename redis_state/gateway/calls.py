@@ -208,6 +208,11 @@ class Desk(Protocol):
 
     max_body_bytes: int
 
+    @property
+    def max_message_bytes(self) -> int:
+        """How many bytes a message of a WebSocket may have."""
+        ...
+
     async def admit(self, request: HTTPConnection, operation: Operation) -> Principal:
         """Return the caller. Errors: HttpProblem, 401 or 429."""
         ...

@@ -317,6 +317,8 @@ def make_server(application: Gateway, root_path: str = "", **config: Any) -> uvi
             AtRootPath(application, root_path),
             server_header=False,
             timeout_graceful_shutdown=_GOODBYE_S,
+            # The server refuses what the gateway would, before it has all of it.
+            ws_max_size=application.max_message_bytes,
             **config,
         )
     )

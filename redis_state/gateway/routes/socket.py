@@ -36,7 +36,7 @@ from redis_state.gateway.requests.bodies import EventsQuery
 from redis_state.gateway.requests.paths import read_parts
 from redis_state.gateway.routes import changes, pauses
 from redis_state.gateway.routes.events import begin_stream
-from redis_state.gateway.streaming.websocket import BESIDE_BODY_BYTES, EventSocket
+from redis_state.gateway.streaming.websocket import EventSocket
 from redis_state.serialization import codec
 
 _PATH = "/v1/sessions/{session}/socket"
@@ -96,7 +96,7 @@ class SocketRoute(BaseRoute):
         self._desk.count(OPERATION, _SWITCHED)
         commands = {name: partial(self._obey, call, name) for name in _COMMANDS}
         # What may be sent as the body of the POST may be sent here.
-        most_bytes = self._desk.max_body_bytes + BESIDE_BODY_BYTES
+        most_bytes = self._desk.max_message_bytes
         await EventSocket(chunks, commands, most_bytes=most_bytes)(scope, receive, send)
 
     async def _obey(self, stream: ApiCall, name: str, message: dict[str, Any]) -> Any:

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -129,7 +130,7 @@ async def test_a_key_that_cannot_be_made_is_one_line(
 
 
 def test_a_second_sigint_ends_it_at_once_and_is_raised_again_once() -> None:
-    application: Any = None
+    application: Any = SimpleNamespace(max_message_bytes=1)
     server, heard = make_server(application), list[int]()
     before = signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
     try:
