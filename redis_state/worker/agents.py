@@ -133,8 +133,11 @@ class _AgentRun:
         self._runtime = runtime
         self._loop = loop
         self._steering = InboxSteering(ctx.inbox)
-        self._execution_id, *_ = _execution_ids(ctx.task.session_id, ctx.task.task_id, 0)
+        self._execution_id = ""
         self._repeats: list[str] = []
+        # What the runs of the task find out. A later run, or a fork, need not ask for all of it.
+        self._found = ctx.keyed_branch("agent", "found")
+        ctx.pass_keyed_branches()
 
     async def prepare(self, session_id: str, definition: AgentDefinition | None) -> None:
         if definition is None or await self._runtime.sessions.exists(session_id):
@@ -143,19 +146,30 @@ class _AgentRun:
             await self._runtime.create(AgentSession.fresh(definition, session_id=session_id))
 
     async def choose_execution(self, session_id: str) -> None:
-        """Choose the first execution of the task, or that of a retry: each repeats a failed one."""
-        if not self._ctx.retries:
-            return
+        """Choose the first execution of the task, or that of a retry: each repeats a failed one.
+
+        Recorded with the task, once for each retry: what has failed in this retry is not repeated
+        by who takes the task over.
+        """
+        task = self._ctx.task
+        first, *others = _execution_ids(task.session_id, task.task_id, self._ctx.retries)
+        self._execution_id = first
+        # A cancel stops what was executed last: nothing more is repeated.
+        with suppress(TaskCancelled):
+            for again in others:
+                named = "execution to repeat", again, self._ended
+                if await self._found.keyed_step(*named, session_id, self._execution_id):
+                    self._repeats.append(self._execution_id)
+                    self._execution_id = again
+
+    async def _ended(self, session_id: str, execution_id: str) -> bool:
+        """Return whether an execution has ended without an answer."""
         state = (await self._runtime.sessions.get(session_id)).state
         known = await ExecutionHistory(self._runtime.sessions).all(state.agent_id)
         if state.execution is not None:
             known = [*known, summary_of(state)]
         ended = {each.get("executionId"): each.get("status") for each in known}
-        task = self._ctx.task
-        for again in _execution_ids(task.session_id, task.task_id, self._ctx.retries)[1:]:
-            if ended.get(self._execution_id) in _REPEATED:
-                self._repeats.append(self._execution_id)
-                self._execution_id = again
+        return ended.get(execution_id) in _REPEATED
 
     async def until_done(
         self, session_id: str, message: str | None, lease_s: float
@@ -209,7 +223,7 @@ class _AgentRun:
         if await self._has_ended(execution_id):
             return False
         # Recorded with the task: each of its runs steps back for the rest of the time only.
-        since: float = await self._ctx.keyed_step("found interrupted", execution_id, self._now_s)
+        since: float = await self._found.keyed_step("found interrupted", execution_id, self._now_s)
         if await self._now_s() - since >= self._busy_timeout_s:
             return False
         raise _Yielding

@@ -34,8 +34,9 @@ from redis_state.agents import (
 from redis_state.errors import PauseTimeout
 from redis_state.models import SteeringEventType, TaskStatus
 from redis_state.testing import eventually
-from redis_state.worker import TaskClient, TaskContext
-from redis_state.worker.agents import agent_handler
+from redis_state.worker import StepPolicy, TaskClient, TaskContext
+from redis_state.worker.agents import AgentFailed, agent_handler
+from redis_state.worker.tasks.execution.exits import TaskHandedBack
 from tests.support.agents.sessions import STEPS, twenty_steps
 from tests.support.processes.pools import (
     SESSION,
@@ -286,7 +287,9 @@ async def test_a_task_that_steps_back_leaves_its_slot_to_the_task_that_it_waits_
     async with client_of(store) as client:
         other = await client.submit("quick", "second", session_id=SESSION)
         first = await client.submit("slow", "first", session_id=SESSION, task_id="interrupted")
-        worker = agent(store.settings, {"slow": slow, "quick": quick}, max_tasks=1)
+        # What it has found out before is not asked for again: its handler has not changed.
+        options: dict[str, Any] = {"max_tasks": 1, "steps": StepPolicy(on_changed="fail")}
+        worker = agent(store.settings, {"slow": slow, "quick": quick}, **options)
         async with serving(worker):
             for task in (first, other):
                 ended = await client.wait(SESSION, task, timeout_s=60)
@@ -518,6 +521,72 @@ async def test_a_retry_resumes_an_execution_that_was_only_interrupted(
         other = await client.submit("agent", "second", session_id=SESSION)
         assert (await client.wait(SESSION, other, timeout_s=60)).status is TaskStatus.COMPLETE
     assert driver.seen[-1] == ["go", "second"]
+
+
+async def test_a_retry_that_is_taken_over_does_not_repeat_what_it_has_executed(
+    store: RedisStateStore,
+) -> None:
+    driver = Listener(PauseTimeout("a"), RuntimeError("overloaded"))
+    inner = agent_handler(AgentLoop(driver), definition=DEFINITION, on_failure="fail")
+    died: list[int] = []
+
+    async def handler(ctx: TaskContext) -> Any:
+        try:
+            return await inner(ctx)
+        except AgentFailed:
+            if died:
+                raise
+            died.append(ctx.attempt)
+            # As after a death: what was executed is saved, and the task has no end yet.
+            raise TaskHandedBack("a death") from None
+
+    async with pool(store, {"agent": handler}) as client:
+        task = await client.submit("agent", "go", session_id=SESSION)
+        await failed(client, task)
+        await client.retry(SESSION, task)
+        await failed(client, task)
+        assert died
+        assert (await state_of(store)).execution_count == 1
+        assert len(driver.seen) == 2
+
+
+async def test_a_retry_that_is_cancelled_at_once_stops_what_was_interrupted(
+    store: RedisStateStore,
+) -> None:
+    driver = Listener(PauseTimeout("a"))
+    inner = agent_handler(AgentLoop(driver), definition=DEFINITION)
+    retried = asyncio.Event()
+
+    async def handler(ctx: TaskContext) -> Any:
+        if ctx.retries:
+            retried.set()
+            await eventually(lambda: ctx.inbox.cancelled, "the cancel has come")
+        return await inner(ctx)
+
+    async with pool(store, {"agent": handler}) as client:
+        task = await client.submit("agent", "go", session_id=SESSION)
+        await failed(client, task)
+        await client.retry(SESSION, task)
+        await retried.wait()
+        await client.cancel(SESSION, task)
+        await becomes(client, task, TaskStatus.CANCELLED)
+        assert (await state_of(store)).status is ExecutionStatus.STOPPED
+        assert len(driver.seen) == 1
+
+
+async def test_a_retry_finds_a_session_that_was_missing_before(store: RedisStateStore) -> None:
+    handler = agent_handler(AgentLoop(Listener()))
+    async with pool(store, {"agent": handler}) as client:
+        task = await client.submit("agent", {"message": "go", "session": "s"}, session_id=SESSION)
+        for _ in range(3):
+            await failed(client, task)
+            await client.retry(SESSION, task)
+        await failed(client, task)
+        await SessionRuntime(SessionStore(store)).create(
+            AgentSession.fresh(DEFINITION, session_id="s")
+        )
+        await client.retry(SESSION, task)
+        assert (await client.wait(SESSION, task, timeout_s=60)).status is TaskStatus.COMPLETE
 
 
 @pytest.mark.parametrize("name", ["user:42", "::", "-x", "a/b c"])
