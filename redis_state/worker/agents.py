@@ -136,8 +136,7 @@ class _AgentRun:
         self._execution_id = ""
         self._repeats: list[str] = []
         # What the runs of the task find out. A later run, or a fork, need not ask for all of it.
-        self._found = ctx.keyed_branch("agent", "found")
-        ctx.pass_keyed_branches()
+        self._found = ctx.keyed_branch("agent", "found", partial=True)
 
     async def prepare(self, session_id: str, definition: AgentDefinition | None) -> None:
         if definition is None or await self._runtime.sessions.exists(session_id):

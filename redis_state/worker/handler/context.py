@@ -308,14 +308,17 @@ class TaskContext(ContextMessaging, ContextPauses, ContextChildren):
         made._steps = self._steps.branch(name)  # noqa: SLF001 - a copy of this very object
         return made
 
-    def keyed_branch(self, name: str, key: str) -> Self:
+    def keyed_branch(self, name: str, key: str, *, partial: bool = False) -> Self:
         """Return a branch that its ``key`` finds, for a handler that resumes from its own state.
 
         Each call counts the names in it from the start. So work that is repeated under its key
-        finds its records. Call it once for each such piece of work. Errors: InvalidField.
+        finds its records. Call it once for each such piece of work. Of a ``partial`` one a run may
+        leave out what earlier runs recorded, and has not changed by that. Errors: InvalidField.
         """
         made = copy(self)
         made._steps = self._steps.keyed_branch(name, key)  # noqa: SLF001 - as in `branch`
+        if partial:
+            made._steps.pass_own(self._started.journal)  # noqa: SLF001 - as in `branch`
         return made
 
     def pass_keyed_branches(self) -> None:

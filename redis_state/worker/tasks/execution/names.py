@@ -131,6 +131,12 @@ class CallNames:
         made._scope, made._made_in = scope, WORKING.get()  # noqa: SLF001 - a copy of this object
         return made
 
+    def pass_own(self, recorded: Iterable[str]) -> None:
+        """Take what is recorded in this branch as used."""
+        for entry in recorded:
+            if entry.partition(":")[2].startswith(self._scope.path):
+                self.pass_over(entry)
+
     def pass_keyed_branches(self, recorded: Iterable[str]) -> None:
         """Take what is recorded in keyed branches as used, and calls as made in any order."""
         self._started.order.sequential = False

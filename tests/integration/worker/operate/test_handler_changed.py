@@ -229,6 +229,36 @@ async def test_a_model_decides_the_order_of_keyed_steps(store: RedisStateStore) 
     assert (ended.status, ended.error) == (TaskStatus.COMPLETE, None)
 
 
+def finding(found: Sequence[str], names: Sequence[str], *, ends: bool) -> Handler:
+    steps = asking(names, ends=ends)
+
+    async def handler(ctx: TaskContext) -> Any:
+        notes = ctx.keyed_branch("notes", "own", partial=True)
+        for each in found:
+            await notes.keyed_step("found", each, str, each)
+        return await steps(ctx)
+
+    return handler
+
+
+@pytest.mark.parametrize(
+    ("after", "called", "entries"),
+    [((["x"], ["a", "b"]), [], []), (([], ["a", "b", "c"]), [], [])]
+    + [(([], ["a", "c"]), [("step:c#1", "step:b#1")], ["step:b#1"])],
+)
+async def test_what_a_partial_branch_has_may_be_left_out_and_nothing_else(
+    store: RedisStateStore,
+    after: tuple[list[str], list[str]],
+    called: list[tuple[str, str]],
+    entries: list[str],
+) -> None:
+    first, second = finding(["x", "y"], ["a", "b"], ends=False), finding(*after, ends=True)
+    ended = await two_runs(store, first, second)
+    assert (ended.status, ended.result) == (TaskStatus.COMPLETE, after[1])
+    assert await diverged(store) == called
+    assert await missed(store) == ([entries] if entries else [])
+
+
 async def test_a_step_that_failed_before_may_succeed_now(store: RedisStateStore) -> None:
     async def handler(ctx: TaskContext) -> Any:
         def first() -> str:
