@@ -67,7 +67,7 @@ def _remove_if_left(folder: Path) -> None:
                 held.callback(os.close, lock)
                 if not keeper.try_lock(lock, fcntl.LOCK_EX):
                     return
-        # Whoever has kept it meanwhile had the lock of starts.
+        # A process that has kept it meanwhile had the lock of starts.
         if mark.exists():
             keeper.discard_socket(folder)
             keeper.remove_tree(folder)

@@ -28,10 +28,9 @@ from redis_state.gateway.answers import (
     forbidden,
     not_found,
     problem_answer,
-    problem_of,
 )
 from redis_state.gateway.auth.principal import Principal, Right
-from redis_state.gateway.failures import log_failure
+from redis_state.gateway.failures import log_failure, problem_for
 from redis_state.gateway.requests.limits import read_body
 from redis_state.gateway.requests.paths import read_parts
 from redis_state.serialization import codec
@@ -284,21 +283,7 @@ async def _serve(desk: Desk, operation: Operation, request: Request) -> Response
         call = ApiCall(request, services, principal, path, query, body, recognise=desk.recognise)
         return await operation.endpoint(call)
     except Exception as error:  # noqa: BLE001 - each has its answer
-        return problem_answer(problem_for(operation, error))
-
-
-def problem_for(operation: Operation, error: Exception) -> HttpProblem:
-    """Make the HTTP error of whatever an operation has raised."""
-    match error:
-        case HttpProblem():
-            return error
-        case RedisStateError():
-            return problem_of(error)
-        case TimeoutError():
-            return HttpProblem(504, "timeout", "this took too long")
-        case _:
-            log_failure(operation.name, error)
-            return HttpProblem(500, "internal", "this gateway has failed")
+        return problem_answer(problem_for(operation.name, error))
 
 
 async def perform(

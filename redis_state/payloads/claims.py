@@ -97,7 +97,7 @@ class FolderClaims:
         try:
             return private(path, flags)
         except NotPrivate as error:
-            # Whoever mounts a share decides who reads it: no task is lost for that.
+            # Who mounts a share decides who reads it: no task is lost for that.
             if not self._warned:
                 log.warning("claims in %s are not for their owner alone: %s", self._folder, error)
             self._warned = True

@@ -173,9 +173,9 @@ def test_a_file_whose_rights_stay_is_named_and_not_written() -> None:
     comm = Path("/proc/self/comm")
     name = comm.read_bytes()
     for write in (lambda: write_private(comm, b"secret"), lambda: private(str(comm), os.O_WRONLY)):
-        with pytest.raises(NotPrivate, match=r"\(044\) cannot be taken away: chmod: ") as told:
+        with pytest.raises(NotPrivate, match=r"\(044\) cannot be taken away: chmod: ") as refused:
             write()
-        assert told.value.filename == str(comm)
+        assert refused.value.filename == str(comm)
     assert comm.read_bytes() == name
 
 
@@ -209,6 +209,6 @@ async def test_claims_on_a_mount_that_is_open_to_others_are_kept_with_one_warnin
         for name in ("a", "b"):
             await claims.put(f"rs/2026-01-01/{name}", b"x")
             assert await claims.get(f"rs/2026-01-01/{name}") == b"x"
-    (told,) = caplog.records
-    assert str(tmp_path) in told.getMessage()
-    assert "cannot be taken away" in told.getMessage()
+    (warned,) = caplog.records
+    assert str(tmp_path) in warned.getMessage()
+    assert "cannot be taken away" in warned.getMessage()

@@ -7,7 +7,7 @@ local function index_doc(about, id)
 end
 
 -- What distinguishes one state of a task from another, as text. The end is part of it: so a task whose end
--- is missing, or is that of an earlier run, is corrected by whoever compares it with the record.
+-- is missing, or is that of an earlier run, is corrected by each process that compares it with the record.
 local function index_stamp(doc)
   if not doc then return '' end
   local ended = doc[9] and string.format(' %.0f', (struct.unpack('>I7', doc[9], 2))) or ''

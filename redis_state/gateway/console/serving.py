@@ -6,8 +6,6 @@ keeps what was written into it. After the login the form has it again.
 
 from __future__ import annotations
 
-import logging
-import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -18,8 +16,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
-from redis_state.errors import RedisStateError
-from redis_state.gateway.answers import HttpProblem, problem_of
+from redis_state.gateway.answers import HttpProblem
 from redis_state.gateway.auth.principal import Principal
 from redis_state.gateway.console.pages import (
     Backstage,
@@ -30,10 +27,9 @@ from redis_state.gateway.console.pages import (
     read_fields,
 )
 from redis_state.gateway.console.unsent import ask_login, give_back
+from redis_state.gateway.failures import problem_for
 from redis_state.gateway.requests.limits import read_body
 from redis_state.gateway.requests.paths import read_parts
-
-log: logging.Logger = logging.getLogger(__name__)
 
 _FORM = "application/x-www-form-urlencoded"
 # A form to log in has a credential, beside the form that it keeps.
@@ -106,7 +102,7 @@ async def _serve(backstage: Backstage, page: ConsolePage, request: Request) -> R
         call = replace(call, query=_read_query(request))
         return await _answer(call, page)
     except Exception as error:  # noqa: BLE001 - each is a page
-        return problem_page(call, _problem_for(page, error))
+        return problem_page(call, problem_for(page.path, error, failed="this page"))
 
 
 async def _answer(call: PageCall, page: ConsolePage) -> Response:
@@ -117,21 +113,6 @@ async def _answer(call: PageCall, page: ConsolePage) -> Response:
         except HttpProblem as stale:
             return await give_back(call, page, stale)
     return await page.endpoint(call)
-
-
-def _problem_for(page: ConsolePage, error: Exception) -> HttpProblem:
-    match error:
-        case HttpProblem():
-            return error
-        case RedisStateError():
-            return problem_of(error)
-        case TimeoutError():
-            return HttpProblem(504, "timeout", "this took too long")
-        case _:
-            # Its text may hold a payload, and stays here.
-            frames = "".join(traceback.format_tb(error.__traceback__))
-            log.error("%s: %s\n%s", page.path, type(error).__name__, frames)
-            return HttpProblem(500, "internal", "this page has failed")
 
 
 _NOBODY = Principal("anonymous")

@@ -28,10 +28,10 @@ from redis_state.gateway.calls import (
     Desk,
     Operation,
     authorise,
-    problem_for,
     read_query,
     validated,
 )
+from redis_state.gateway.failures import problem_for
 from redis_state.gateway.requests.bodies import EventsQuery
 from redis_state.gateway.requests.paths import read_parts
 from redis_state.gateway.routes import changes, pauses
@@ -89,7 +89,7 @@ class SocketRoute(BaseRoute):
             )
             chunks = await begin_stream(call)
         except Exception as error:  # noqa: BLE001 - each has its answer
-            problem = problem_for(OPERATION, error)
+            problem = problem_for(OPERATION.name, error)
             self._desk.count(OPERATION, problem.status)
             await refuse(problem, scope, receive, send)
             return
@@ -109,7 +109,7 @@ class SocketRoute(BaseRoute):
             authorise(operation, principal, call.path)
             answered = await operation.endpoint(call)
         except Exception as error:  # noqa: BLE001 - each has its answer
-            problem = problem_for(operation, error)
+            problem = problem_for(operation.name, error)
             self._desk.count(operation, problem.status)
             raise problem from None
         self._desk.count(operation, answered.status_code)
