@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -106,6 +107,55 @@ async def test_who_was_stopped_while_the_log_went_on_says_that_it_wrote_nothing(
     for each in (one, other):
         assert (await each.verify(batch)).is_whole
         assert (await each.status()).tasks == 2
+
+
+async def test_a_folder_that_went_back_and_on_is_read_again(tmp_path: Path) -> None:
+    folder, backup = tmp_path / "folder", tmp_path / "backup"
+    stays = ParquetArchive(folder.as_uri())
+    await stays.prepare()
+    await stays.write(ArchiveBatch([sample_task("s", "old", 3, at_ms=_BEGIN_MS)]))
+    shutil.copytree(folder, backup)
+    for n in range(3):
+        await stays.write(ArchiveBatch([sample_task("lost", str(n), 3, at_ms=_BEGIN_MS)]))
+    shutil.rmtree(folder)
+    shutil.copytree(backup, folder)
+    # Its log gets as many entries as `stays` knows: the same numbers, and others.
+    other = ParquetArchive(folder.as_uri())
+    for n in range(3):
+        await other.write(ArchiveBatch([sample_task("new", str(n), 3, at_ms=_BEGIN_MS)]))
+    assert await stays.session("new") is not None
+    # An erasure that knew the other files would leave these.
+    assert await stays.forget("new") is not None
+    assert await other.session("new") is None
+
+
+@pytest.mark.parametrize("goes_on", [0, 2])
+async def test_a_change_of_a_folder_that_went_back_meanwhile_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, goes_on: int
+) -> None:
+    folder, backup = tmp_path / "folder", tmp_path / "backup"
+    one, other = (ParquetArchive(folder.as_uri()) for _ in range(2))
+    await one.prepare()
+    await one.write(ArchiveBatch([sample_task("s", "old", 3, at_ms=_BEGIN_MS)]))
+    shutil.copytree(folder, backup)
+    for n in range(2):
+        await one.write(ArchiveBatch([sample_task("s", f"lost{n}", 3, at_ms=_BEGIN_MS)]))
+
+    async def go_back() -> None:
+        shutil.rmtree(folder)
+        shutil.copytree(backup, folder)
+        for n in range(goes_on):
+            await other.write(ArchiveBatch([sample_task("new", str(n), 3, at_ms=_BEGIN_MS)]))
+
+    did = meanwhile(monkeypatch, go_back)
+    with pytest.raises(ArchiveUnavailable, match="went on"):
+        await one.forget("s")
+    assert did
+    # Nobody has to mend the log, and all of the session goes.
+    for archive in (one, ParquetArchive(folder.as_uri())):
+        assert (await archive.status()).tasks == 1 + goes_on
+    assert await one.forget("s") is not None
+    assert (await other.status()).tasks == goes_on
 
 
 @pytest.mark.parametrize("body", [b"", b'{"n": 2', b"{}", b"[]", b"null", b"7", b'"x"', b"\xff"])

@@ -7,6 +7,7 @@ Every 64 entries one object names all files, so nobody reads the log from its be
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import secrets
@@ -101,12 +102,14 @@ class LogChange:
 class Files:
     """The files that count after entry ``n``. ``removed`` did until an hour ago at most.
 
+    ``entry`` is the digest of that entry: a store that went back gives its number to another one.
     Several calls may have the same one, so what follows is applied to a `copy`.
     ``erased`` is that of all entries; of two times the later stands. Of ``kept_from`` the last one
     stands: a clock that was ahead must not hide what is kept.
     """
 
     n: int
+    entry: bytes | None = None
     by_name: dict[str, DataFile] = field(default_factory=dict[str, DataFile])
     removed: dict[str, datetime] = field(default_factory=dict[str, datetime])
     erased: dict[str, int] = field(default_factory=dict[str, int])
@@ -173,7 +176,7 @@ class Files:
 
     def without(self, names: Collection[str]) -> Files:
         """Return all files but some."""
-        left = Files(self.n, erased=self.erased, kept_from=self.kept_from)
+        left = Files(self.n, self.entry, erased=self.erased, kept_from=self.kept_from)
         for name, file in self.by_name.items():
             if name not in names:
                 left.by_name[name] = file
@@ -283,8 +286,12 @@ class FileLog:
         name = self._name(files.n + 1)
         if not self.objects.create(name, body) and self.objects.get(name) != body:
             return False
-        if self.objects.get(self._name(files.n)) is None:
+        if not self._is_behind(files):
             # This one may stand where one was that others have read and deleted, the oldest first.
+            # Or the store went back: what was worked out of other files must not count. Where an
+            # object names all files up to this one, it has counted, and is read behind that object.
+            if self.objects.get(self._name(files.n + 1, whole=True)) is None:
+                self.objects.delete([name])
             self.forget_files()
             raise ArchiveUnavailable("write", "its log went on meanwhile")
         following = files.copy()
@@ -336,6 +343,7 @@ class FileLog:
         files = Files(-1)
         if whole is not None:
             _apply(files, self._read(self._name(whole, whole=True)))
+            files.entry = None
         followed = self._follow(files, [n for n, is_whole in found if not is_whole])
         # A listing may be behind: what follows is read by its name.
         return None if followed is None else self._continued(followed)
@@ -352,8 +360,20 @@ class FileLog:
             if following is files:
                 following = files.copy()
             _apply(following, body)
-        # Its own last entry has gone if the store went back, or the log was cleaned.
-        return None if self.objects.get(self._name(following.n)) is None else following
+        return following if self._is_behind(following) else None
+
+    def _is_behind(self, files: Files) -> bool:
+        """Return whether the last entry of ``files`` is there.
+
+        It is gone, or another one, if the store went back; gone if the log was cleaned.
+        """
+        body = self.objects.get(self._name(files.n))
+        if body is None:
+            return False
+        if files.entry is None:
+            # Of an object that names all files: this is the entry that it was written behind.
+            files.entry = _digest(body)
+        return files.entry == _digest(body)
 
     def _follow(self, files: Files, numbers: Sequence[int]) -> Files | None:
         following = [n for n in numbers if n > files.n]
@@ -385,9 +405,14 @@ def _numbers(listed: Iterable[Any]) -> list[tuple[int, bool]]:
 def _apply(files: Files, body: bytes) -> None:
     try:
         files.apply(json.loads(body))
+        files.entry = _digest(body)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         problem = f"entry {files.n + 1} of its log, or a later one, is none"
         raise ArchiveUnavailable("read", problem) from None
+
+
+def _digest(body: bytes) -> bytes:
+    return hashlib.sha256(body).digest()
 
 
 def _entry(n: int, change: LogChange) -> bytes:
