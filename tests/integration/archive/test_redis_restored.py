@@ -11,6 +11,7 @@ from pydantic import SecretStr
 
 from redis_state import RedisStateStore, Settings
 from redis_state.archive import Archive
+from redis_state.archive.copying.backfill import backfill
 from redis_state.errors import CursorGap
 from redis_state.models import TaskStatus
 from redis_state.worker.tasks.moves import watch_entry
@@ -64,6 +65,35 @@ async def contents(store: RedisStateStore, after: str | None = None) -> tuple[li
         after = page.cursor
         if page.at_end:
             return found, after
+
+
+async def test_a_retry_after_the_backup_leaves_the_archive_once_all_is_archived_again(
+    archiving: Settings, archive: Archive
+) -> None:
+    async with rolling_back() as server:
+        own = {"url": SecretStr(server.url), "call_timeout_s": 30.0}
+        async with (
+            RedisStateStore(archiving.model_copy(update=own)) as store,
+            client_of(store) as client,
+        ):
+            task = await ended(store, TaskStatus.FAILED)
+            await archive_swept(store, archive, task)
+            was = await archived(archive)
+            await server.mark()
+            await client.retry(SESSION, task)
+            await ends(store, task, TaskStatus.COMPLETE, {"of": "a history that is lost"})
+            await archive_swept(store, archive, task)
+            assert await archived(archive) != was
+
+            await server.go_back()
+            await reached(store)
+            # Redis has it as archived already, so no look compares them.
+            await archive_swept(store, archive, task)
+            assert await archived(archive) != was
+            assert await backfill(store, again=True) == 1
+            await archive_all(store, archive)
+            assert await archived(archive) == was == await expected(store, task)
+            await close_queues()
 
 
 async def test_what_ended_after_the_backup_ends_again_and_is_archived_once(
