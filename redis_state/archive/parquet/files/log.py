@@ -288,9 +288,10 @@ class FileLog:
             return False
         if not self._is_behind(files):
             # This one may stand where one was that others have read and deleted, the oldest first.
-            # Or the store went back: what was worked out of other files must not count. Where an
-            # object names all files up to this one, it has counted, and is read behind that object.
-            if self.objects.get(self._name(files.n + 1, whole=True)) is None:
+            # Or the store went back: what was worked out of other files must not count. If others
+            # have built on it, it has counted: without it they would stay behind a gap.
+            built = (self._name(files.n + 1, whole=True), self._name(files.n + 2))
+            if all(self.objects.get(each) is None for each in built):
                 self.objects.delete([name])
             self.forget_files()
             raise ArchiveUnavailable("write", "its log went on meanwhile")
