@@ -41,10 +41,10 @@ log: logging.Logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# What an entry of the second band has on top of its time: `watch_band` of the scripts.
-BAND_MS = 5_000_000_000_000
+# What an entry that is only checked has on top of its time: `watch_band` of the scripts.
+CHECK_MS = 6_000_000_000_000
 # What one has whose thing was found ended.
-MARK_MS: int = 2 * BAND_MS
+MARK_MS = 10_000_000_000_000
 # The delay of such an entry, a second with the mark.
 ENDED_MS: int = MARK_MS + 1_000
 # So many entries begin to be judged at once, then there is a pause: the tasks of a worker that
@@ -85,12 +85,12 @@ def found_ended(score: bytes | float) -> bool:
 
 def time_of(score: bytes | float) -> float:
     """Return when an entry is due, in ms, whatever its band."""
-    return float(score) % BAND_MS
+    return float(score) - (0, CHECK_MS, MARK_MS)[_band_of(score)]
 
 
 def check_after(delay_ms: int) -> int:
     """Return the delay of an entry that is only checked then: what may need a repair goes first."""
-    return BAND_MS + delay_ms
+    return CHECK_MS + delay_ms
 
 
 def read_entry(entry: bytes) -> object:
@@ -249,12 +249,12 @@ class WatchList:
                 for shard in range(self._shards)
             )
         )
-        claims: list[tuple[float, WatchClaim]] = []
+        claims: list[tuple[int, WatchClaim]] = []
         for mark, *due in (reply.facts for reply in replies):
             found = zip(due[::3], due[1::3], due[2::3], strict=True)
             claims += [
                 (
-                    float(was) // BAND_MS,
+                    _band_of(was),
                     WatchClaim(
                         entry, mark, found_ended(was), stamp.decode("utf-8", "surrogatepass")
                     ),
@@ -328,6 +328,10 @@ class WatchList:
 
     def _shard(self, entry: bytes) -> str:
         return self._key_of(zlib.crc32(entry) % self._shards)
+
+
+def _band_of(score: bytes | float) -> int:
+    return (float(score) >= CHECK_MS) + (float(score) >= MARK_MS)
 
 
 async def _few_at_a_time(
