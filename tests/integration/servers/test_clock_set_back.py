@@ -188,8 +188,8 @@ async def test_what_is_only_checked_stays_so_when_the_list_is_set_back(
     left_ms = round(float(await ask(scripts, "ZSCORE", watch, b"ended"))) - now
     assert left_ms < HOUR
     if due_in_ms > 0:
-        score = float(await ask(scripts, "ZSCORE", watch, b"check"))
-        assert 0 < score - check_after(now) < HOUR / 10
+        next_ms = float(await ask(scripts, "ZSCORE", watch, b"check")) - check_after(now)
+        assert 0 < next_ms < HOUR / 10
 
 
 async def test_an_entry_put_again_does_not_wait_for_the_time_of_before(
