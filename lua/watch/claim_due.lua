@@ -26,7 +26,7 @@ end
 local due = {}
 for band = 0, 2 do
   -- Each has the room that those before leave, and some in any case: its entries must have their turn too.
-  local from, room = band * watch_band(), math.max(limit - #due / 2, math.ceil(limit / 4))
+  local from, room = watch_band(band), math.max(limit - #due / 2, math.ceil(limit / 4))
   local found = redis.call('ZRANGEBYSCORE', watch, band == 0 and '-inf' or string.format('%.0f', from),
     string.format('%.0f', from + now), 'WITHSCORES', 'LIMIT', 0, room)
   for i = 1, #found do due[#due + 1] = found[i] end

@@ -12,6 +12,7 @@ from redis_state.doctor.pool import (
     queue_findings,
     queue_settings,
     schedule_findings,
+    sweep_findings,
     version_findings,
 )
 from redis_state.doctor.server import Examination
@@ -52,6 +53,7 @@ async def examine(
         found += [answer async for answer in queue_findings(store)]
         found += [answer async for answer in orphan_findings(store)]
         found += [answer async for answer in version_findings(store)]
+        found += [answer async for answer in sweep_findings(store)]
         found += [answer async for answer in durable_event_findings(store)]
         found += [answer async for answer in archive_findings(store)]
         return [*found, *[answer async for answer in schedule_findings(store)]]

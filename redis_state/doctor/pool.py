@@ -1,4 +1,4 @@
-"""The questions to the pool: its queue, the versions that it serves, its schedules."""
+"""The questions to the pool: its queue, the versions it serves, sweepers, schedules."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from redis_state.doctor.finding import Finding, Found, Verdict, answered
 from redis_state.errors import ConfigError
+from redis_state.primitives.watchlist import Band, WatchList
 from redis_state.settings import Settings
 from redis_state.store import RedisStateStore
 from redis_state.transport.clock import ms_of
@@ -18,6 +19,13 @@ if TYPE_CHECKING:
 _LONG_WAIT_S = 600.0
 # Workers look at schedules once a second.
 _OVERDUE_S = 60.0
+# They sweep as often. What is only checked, and what has ended, may wait behind repairs.
+_LATE_S = {Band.REPAIR: 60.0, Band.CHECK: 600.0, Band.ENDED: 600.0}
+_LATE = {
+    Band.REPAIR: ("may need a repair", "what dead workers ran is not taken over in time"),
+    Band.CHECK: ("is only checked", "the job of a task that a queue has lost is missing for long"),
+    Band.ENDED: ("has ended", "the watch list grows"),
+}
 
 
 def queue_settings(settings: Settings) -> Settings | None:
@@ -91,6 +99,25 @@ async def _versions(store: RedisStateStore, queue: Queue) -> Found:
             says = f"{one.waiting} tasks wait for {version}handler {one.handler!r}"
             means, do = "no live worker of the queue has it", "start a worker that has it"
             yield Finding(one.queue, "versions", Verdict.FINDING, says, means, do)
+
+
+async def sweep_findings(store: RedisStateStore) -> Found:
+    """Ask whether sweepers inspect in time what is due, if there is any. Errors: NoConnection."""
+    place = str(store.transport.address)
+    async for each in answered(place, "sweeping", _sweeping(store, place)):
+        yield each
+
+
+async def _sweeping(store: RedisStateStore, place: str) -> Found:
+    overdue = await WatchList(store.base.scripts, store.base.keys).overdue_by_band()
+    late = [band for band in overdue if overdue[band] > _LATE_S[band]]
+    for band in late:
+        what, means = _LATE[band]
+        says = f"a task that {what} has been due for {overdue[band] / 60:.0f} minutes"
+        do = "look whether workers run, and for `sweeping fails` in their logs; or add workers"
+        yield Finding(place, "sweeping", Verdict.FINDING, says, means, do)
+    if overdue and not late:
+        yield Finding(place, "sweeping", Verdict.SOUND, "workers inspect all tasks that are due")
 
 
 async def schedule_findings(store: RedisStateStore) -> Found:

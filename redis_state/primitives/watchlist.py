@@ -24,7 +24,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import Enum, StrEnum, auto
 from functools import partial
 from operator import itemgetter
 from time import monotonic
@@ -41,10 +41,20 @@ log: logging.Logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# What an entry of the second band has on top of its time: `watch_band` of the scripts.
-BAND_MS = 5_000_000_000_000
+
+class Band(StrEnum):
+    """What an entry is on the list for: a band of times."""
+
+    REPAIR = "repair"  # it may need one
+    CHECK = "check"  # it was found where it should be
+    ENDED = "ended"  # its thing was found ended
+
+
+# What an entry that is only checked has on top of its time: `watch_band` of the scripts.
+CHECK_MS = 6_000_000_000_000
 # What one has whose thing was found ended.
-MARK_MS: int = 2 * BAND_MS
+MARK_MS = 10_000_000_000_000
+_FROM_MS = {Band.REPAIR: 0, Band.CHECK: CHECK_MS, Band.ENDED: MARK_MS}
 # The delay of such an entry, a second with the mark.
 ENDED_MS: int = MARK_MS + 1_000
 # So many entries begin to be judged at once, then there is a pause: the tasks of a worker that
@@ -80,17 +90,17 @@ Judge = Callable[[WatchClaim], Coroutine[Any, Any, int | Fate]]
 
 def found_ended(score: bytes | float) -> bool:
     """Return whether an entry's time says that its thing was found ended before."""
-    return float(score) >= MARK_MS
+    return _band_of(score) is Band.ENDED
 
 
 def time_of(score: bytes | float) -> float:
     """Return when an entry is due, in ms, whatever its band."""
-    return float(score) % BAND_MS
+    return float(score) - _FROM_MS[_band_of(score)]
 
 
 def check_after(delay_ms: int) -> int:
     """Return the delay of an entry that is only checked then: what may need a repair goes first."""
-    return BAND_MS + delay_ms
+    return CHECK_MS + delay_ms
 
 
 def read_entry(entry: bytes) -> object:
@@ -182,6 +192,30 @@ class WatchList:
         due_ms = [float(first[1]) for first in firsts if first]
         return max((ms_of(now) - min(due_ms)) / 1000, 0.0) if due_ms else 0.0
 
+    async def overdue_by_band(self) -> dict[Band, float]:
+        """Return for how long the first entry of each band is due, in seconds.
+
+        Of the bands that have entries. Three reads for each shard, whatever is due.
+        """
+        firsts, now = await asyncio.gather(
+            asyncio.gather(
+                *(self._first_of(n, band) for n in range(self._shards) for band in Band)
+            ),
+            self._scripts.transport.commands.time(),
+        )
+        overdue: dict[Band, float] = {}
+        for due_ms, band in (first for first in firsts if first is not None):
+            late_s = max((ms_of(now) - due_ms) / 1000, 0.0)
+            overdue[band] = max(overdue.get(band, 0.0), late_s)
+        return overdue
+
+    async def _first_of(self, shard: int, band: Band) -> tuple[float, Band] | None:
+        key, lowest = self._key_of(shard), _FROM_MS[band] or "-inf"
+        found = await self._scripts.transport.commands.zrange_from(key, lowest, count=1)
+        if not found or _band_of(found[1]) is not band:
+            return None
+        return time_of(found[1]), band
+
     async def count_overdue(self, *, by_ms: int, most: int) -> int:
         """Count the entries that are due for longer than ``by_ms``, up to ``most`` of each shard.
 
@@ -254,7 +288,7 @@ class WatchList:
             found = zip(due[::3], due[1::3], due[2::3], strict=True)
             claims += [
                 (
-                    float(was) // BAND_MS,
+                    _FROM_MS[_band_of(was)],
                     WatchClaim(
                         entry, mark, found_ended(was), stamp.decode("utf-8", "surrogatepass")
                     ),
@@ -328,6 +362,12 @@ class WatchList:
 
     def _shard(self, entry: bytes) -> str:
         return self._key_of(zlib.crc32(entry) % self._shards)
+
+
+def _band_of(score: bytes | float) -> Band:
+    if float(score) >= MARK_MS:
+        return Band.ENDED
+    return Band.CHECK if float(score) >= CHECK_MS else Band.REPAIR
 
 
 async def _few_at_a_time(

@@ -174,6 +174,7 @@ def metrics() -> str:
     stats.sessions_behind.put(0, for_s=3600)
     stats.queues.put({"queue": Backlog(0, 0, 0, 0.0, [])}, for_s=3600)
     stats.queue_workers.put({"queue": 0}, for_s=3600)
+    stats.sweep_overdue.put({"repair": 0.0}, for_s=3600)
     stats.open_pauses.put(dict.fromkeys(PAUSE_AGES, 0), for_s=3600)
     collector = WorkerMetrics("worker", stats, 1, lambda: 0)
     rows: list[str] = []
@@ -205,9 +206,9 @@ def metrics() -> str:
 - A [gateway](../guides/gateway.md) serves `redis_state_gateway_answers_total`, by `operation` and
   `status`, and `redis_state_gateway_streams`, the streams that are open, at its own `/metrics`.
 - What is counted at the server is missing before the first count, and once the last count is five
-  periods old. The gauges of queues are missing after 150 seconds as a rule, those of pauses, the
-  archive and durable events after 75. So in an outage no alert takes their last value for the
-  present one.
+  periods old. The gauges of queues are missing after 150 seconds as a rule, those of sweeping,
+  pauses, the archive and durable events after 75. So in an outage no alert takes their last value
+  for the present one.
 - `redis_state_poll_age_seconds` is missing under arq's own runner, which does not report its polls.
 """
 

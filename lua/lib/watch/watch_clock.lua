@@ -8,14 +8,15 @@ local function watch_clock(watch, clock, now)
   for first = 0, last > now and redis.call('ZCARD', watch) - 1 or -1, 1000 do
     local moved, slice = {}, redis.call('ZRANGE', watch, first, first + 999, 'WITHSCORES')
     for i = 1, #slice, 2 do
-      local left, band = slice[i + 1] - last, 0
-      if left > 1.5 * watch_band() then
-        left = soon
-      elseif left > 0.5 * watch_band() then
-        left, band = left - watch_band(), watch_band()
+      local when, from = tonumber(slice[i + 1]), 0
+      if when >= watch_band(2) then
+        when = last + soon
+      elseif when >= watch_band(1) then
+        from = watch_band(1)
       end
+      local left = when - from - last
       if left > soon then left = soon + left / 1000 end
-      moved[i], moved[i + 1] = string.format('%.0f', now + band + left), slice[i]
+      moved[i], moved[i + 1] = string.format('%.0f', from + now + left), slice[i]
     end
     redis.call('ZADD', watch, unpack(moved))
   end

@@ -9,9 +9,9 @@ local function watch_put(watch, clock, entry, when, stands, now)
   watch_clock(watch, clock, now)
   local was = tonumber(redis.call('ZSCORE', watch, entry) or 0)
   if stands == 'listed' and was == 0 then return -1 end
-  if was >= 2 * watch_band() then was = 0 end
-  local checked = was >= watch_band()
-  if checked then was = was - watch_band() end
+  if was >= watch_band(2) then was = 0 end
+  local checked = was >= watch_band(1)
+  if checked then was = was - watch_band(1) end
   if stands == 'first' and was > 0 then return was end
   if stands == 'later' and was > when or stands == 'sooner' and was > 0 and was < when then
     -- It may be claimed. As with the other words the claim ends: its owner may not have seen what the caller has.

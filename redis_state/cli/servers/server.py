@@ -101,8 +101,9 @@ def doctor(
 
     Of the pool it asks for queue (tasks that wait, workers), also on a server of its own. It looks
     for orphans among jobs and tasks, in samples. It asks for versions (of handlers that nobody
-    serves) and schedules (that nobody looks at). It asks for durable events (PostgreSQL), for the
-    archive (which one, how late), and for variables of this environment with misspelt names.
+    serves), sweeping (how late tasks are inspected) and schedules (that nobody looks at). It asks
+    for durable events (PostgreSQL), for the archive (which one, how late), and for variables of
+    this environment with misspelt names.
 
     Answers are *sound*, *finding*, or *unknown* for what the user may not ask. Status 0 if there is
     no finding, 1 for findings, 5 if a server cannot be reached.

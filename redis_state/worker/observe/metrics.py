@@ -25,6 +25,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from redis_state.errors import BackendError
+from redis_state.primitives.watchlist import Band, WatchList
 from redis_state.store import RedisStateStore
 from redis_state.worker.observe.stats import SHOWN_PERIODS, Histogram, WorkerStats
 from redis_state.worker.observe.tracing import dropped
@@ -208,6 +209,15 @@ class WorkerMetrics(ArchiveMetrics):
                 stats.swept.copy(),
                 "what",
             )
+        overdue = stats.sweep_overdue.value
+        if overdue is not None:
+            yield self._gauge(
+                "sweep_overdue_seconds",
+                "Seconds that the first task is due on the sweepers' watch list, which may need a "
+                "repair, is only checked, or has ended.",
+                overdue,
+                "band",
+            )
         yield from self._of_queues()
         yield from self._of_archive()
         yield from self._of_events()
@@ -294,13 +304,18 @@ class Served:
 
 
 async def count_regularly(store: RedisStateStore, stats: WorkerStats, count: CountPauses) -> None:
-    """Count the open pauses every now and then, until cancelled."""
+    """Count the open pauses, and how late sweepers are, every now and then, until cancelled."""
+    watch = WatchList(store.base.scripts, store.base.keys)
     while True:
         try:
+            overdue = await watch.overdue_by_band()
+            stats.sweep_overdue.put(
+                {band.value: overdue.get(band, 0.0) for band in Band}, for_s=_SHOWN_S
+            )
             counts = await count(store, PAUSE_AGES)
             stats.open_pauses.put(dict(zip(PAUSE_AGES, counts, strict=True)), for_s=_SHOWN_S)
         except BackendError as error:
-            log.debug("the open pauses were not counted: %s", error)
+            log.debug("the open pauses and what is due were not counted: %s", error)
         except Exception as error:  # noqa: BLE001 - it is counted again
             dropped(error)
         await asyncio.sleep(_COUNT_EVERY_S)

@@ -138,6 +138,8 @@ class WorkerStats:
         self.queues: Counted[Mapping[str, QueueCounts]] = Counted()
         # How many live workers take tasks of each of them.
         self.queue_workers: Counted[Mapping[str, int]] = Counted()
+        # For how many seconds the first entry of each band of the tasks' watch list is due.
+        self.sweep_overdue: Counted[Mapping[str, float]] = Counted()
         # How many pauses are open for longer than each of some ages, in seconds.
         self.open_pauses: Counted[Mapping[float, int]] = Counted()
         self._running: dict[int, RunningTask] = {}

@@ -17,7 +17,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state import RedisStateStore
 from redis_state.models import TaskStatus
 from redis_state.primitives.lease import Leases
-from redis_state.primitives.watchlist import WatchList, check_after
+from redis_state.primitives.watchlist import ENDED_MS, WatchList, check_after
 from redis_state.scripts import Reply, ReplyCode, Scripts
 from redis_state.testing import eventually
 from redis_state.transport.keys import WATCH_SHARDS, Keys
@@ -141,6 +141,55 @@ async def test_what_is_checked_from_time_to_time_is_checked_soon(
         if score is not None
     ]
     assert 0 < due_ms - check_after(await clock_ms(scripts)) <= 1_000 + HOUR / 1_000
+
+
+# How a version that knows no band of what is only checked sets a watch list back.
+_SET_BACK_EARLIER = """
+local time, last = redis.call('TIME'), tonumber(redis.call('GET', KEYS[2]))
+local now, soon = time[1] * 1000 + math.floor(time[2] / 1000), 1000
+assert(last > now)
+local all = redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES')
+for i = 1, #all, 2 do
+  local left = all[i + 1] - last
+  if left > 5000000000000 then left = soon end
+  if left > soon then left = soon + left / 1000 end
+  redis.call('ZADD', KEYS[1], string.format('%.0f', now + left), all[i])
+end
+redis.call('SET', KEYS[2], string.format('%.0f', now), 'PX', 86400000)
+"""
+
+
+@pytest.mark.parametrize("overdue_ms", [-HOUR, 1, HOUR, 365 * 24 * HOUR])
+async def test_what_is_only_checked_is_due_soon_if_an_earlier_version_sets_the_list_back(
+    scripts: Scripts, keys: Keys, overdue_ms: int
+) -> None:
+    watch = keys.watch(0)
+    due_ms = await clock_ms(scripts) + AHEAD_MS - overdue_ms
+    await ask(scripts, "ZADD", watch, check_after(due_ms), b"e")
+    await ask(scripts, "PEXPIRE", watch, HOUR)
+    await ask(scripts, "SET", f"{watch}:clock", await clock_ms(scripts) + AHEAD_MS, "PX", HOUR)
+    await ask(scripts, "EVAL", _SET_BACK_EARLIER, 2, watch, f"{watch}:clock")
+    in_ms = float(await ask(scripts, "ZSCORE", watch, b"e")) - await clock_ms(scripts)
+    assert in_ms <= 1_000 + HOUR / 1_000
+
+
+@pytest.mark.parametrize("due_in_ms", [-HOUR, HOUR])
+async def test_what_is_only_checked_stays_so_when_the_list_is_set_back(
+    scripts: Scripts, keys: Keys, due_in_ms: int
+) -> None:
+    watch = keys.watch(0)
+    now = await clock_ms(scripts)
+    for entry, score in ((b"check", check_after(now + due_in_ms)), (b"ended", ENDED_MS + now)):
+        await ask(scripts, "ZADD", watch, score, entry)
+    await set_back(scripts)
+    await ask(scripts, "SET", f"{watch}:clock", now + AHEAD_MS, "PX", HOUR)
+    reply = await scripts.claim_due(watch, limit=8, hold_ms=HOUR)
+    assert reply.facts[1::3] == ([b"check"] if due_in_ms < 0 else [])
+    left_ms = round(float(await ask(scripts, "ZSCORE", watch, b"ended"))) - now
+    assert left_ms < HOUR
+    if due_in_ms > 0:
+        next_ms = float(await ask(scripts, "ZSCORE", watch, b"check")) - check_after(now)
+        assert 0 < next_ms < HOUR / 10
 
 
 async def test_an_entry_put_again_does_not_wait_for_the_time_of_before(

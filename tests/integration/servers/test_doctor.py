@@ -20,6 +20,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state import RedisStateStore, Settings, TaskClient
 from redis_state.doctor import Finding, Verdict, examine, writes
 from redis_state.errors import BackendUnavailable, InvalidField, NoConnection, StoreFull
+from redis_state.primitives.watchlist import ENDED_MS, WatchList, check_after
 from redis_state.rights import Role, user_rule
 from redis_state.settings import make_settings
 from redis_state.testing import eventually
@@ -27,6 +28,7 @@ from redis_state.transport.sending.sender import Sender
 from redis_state.worker import AgentWorker
 from tests.support.processes.pools import serving
 from tests.support.samples import update as make_update
+from tests.support.scripts.replies import HOUR
 from tests.support.servers.clusters import running_cluster
 from tests.support.servers.faults import (
     Proxy,
@@ -76,6 +78,23 @@ async def test_a_sound_server_has_no_finding_and_an_answer_to_each_question(
         *("version", "role", "memory", "persistence", "replicas", "clock", "lifetimes"),
         *("rights", "queue", "jobs", "tasks", "clients", "replies", "writes"),
     }
+
+
+@pytest.mark.parametrize(
+    ("delay_ms", "says"),
+    [
+        (0, "may need a repair has been due for 120 minutes"),
+        (check_after(0), "only checked has been due for 120 minutes"),
+        (ENDED_MS, "ended has been due for 120 minutes"),
+    ],
+)
+async def test_sweepers_that_are_late_are_found(own_url: str, delay_ms: int, says: str) -> None:
+    async with RedisStateStore(settings_of(own_url)) as store:
+        watch = WatchList(store.base.scripts, store.base.keys)
+        await watch.put(b"e", delay_ms=HOUR)
+        assert "sweeping" not in await findings(own_url)
+        await watch.put(b"e", delay_ms=delay_ms - 2 * HOUR, sooner=True)
+    assert says in (await findings(own_url))["sweeping"].says
 
 
 @pytest.mark.parametrize(

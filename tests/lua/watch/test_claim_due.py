@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from redis_state.primitives.watchlist import BAND_MS, MARK_MS
+from redis_state.primitives.watchlist import CHECK_MS, MARK_MS
 from redis_state.scripts import Scripts
 from redis_state.transport.keys import Keys
 from tests.support.scripts.replies import HOUR, ask, clock_ms, ok
@@ -52,12 +52,12 @@ async def test_each_band_has_the_room_that_is_left_and_a_quarter(
     """The later bands have been due for longer."""
     watch = keys.watch(0)
     now = await clock_ms(scripts)
-    bands = {b"repair": now - 50, b"check": BAND_MS + 1, b"ended": MARK_MS + 1}
+    bands = {b"repair": now - 50, b"check": CHECK_MS + 1, b"ended": MARK_MS + 1}
     left = {band: [b"%s %02d" % (band, number) for number in range(40)] for band in bands}
     for band, first in bands.items():
         for number, entry in enumerate(left[band]):
             await ask(scripts, "ZADD", watch, first + number, entry)
-    later = [BAND_MS + now + HOUR, MARK_MS + now + HOUR, now + HOUR]
+    later = [CHECK_MS + now + HOUR, MARK_MS + now + HOUR, now + HOUR]
     for when in later:
         await ask(scripts, "ZADD", watch, when, b"later %d" % when)
     while any(left.values()):

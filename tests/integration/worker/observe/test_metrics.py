@@ -6,7 +6,7 @@ import asyncio
 import sys
 import urllib.request
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -24,6 +24,7 @@ from redis_state import RedisStateStore, Settings
 from redis_state.backoff import Backoff
 from redis_state.errors import BackendUnavailable, LeaseLost
 from redis_state.models import TaskStatus
+from redis_state.primitives.watchlist import ENDED_MS, Band, WatchList, check_after
 from redis_state.scripts import Fence
 from redis_state.testing import eventually
 from redis_state.worker import TaskContext
@@ -50,6 +51,7 @@ from tests.support.processes.pools import (
     serving,
 )
 from tests.support.processes.worker_processes import begin
+from tests.support.scripts.replies import HOUR
 from tests.support.servers.faults import Proxy, run_server, short_directory
 from tests.support.tasks.runs import steal
 
@@ -402,6 +404,7 @@ async def test_what_is_counted_at_the_server_is_not_shown_while_it_cannot_be_cou
                 shown("queue_later", queue=queue),
                 shown("queue_workers", queue=queue),
                 shown("open_pauses", older_than_s="0"),
+                shown("sweep_overdue_seconds", band="check"),
             ]
 
         worker = agent(settings, {"works": works}, name="w", metrics_registry=registry)
@@ -412,13 +415,43 @@ async def test_what_is_counted_at_the_server_is_not_shown_while_it_cannot_be_cou
             client_of(store) as client,
         ):
             await client.submit("works", session_id=SESSION, delay=timedelta(hours=1))
-            await eventually(lambda: counted() == [1, 1, 0], "all is counted")
+            await eventually(lambda: counted() == [1, 1, 0, 0], "all is counted")
             proxy.refuse()
             assert proxy.cut()
-            await eventually(lambda: counted() == [None] * 3, "nothing of it is shown")
+            await eventually(lambda: counted() == [None] * 4, "nothing of it is shown")
             assert shown("max_tasks") == 10
             proxy.refuse(refusing=False)
-            await eventually(lambda: counted() == [1, 1, 0], "it is counted again")
+            await eventually(lambda: counted() == [1, 1, 0, 0], "it is counted again")
+
+
+@pytest.mark.parametrize("band", Band)
+async def test_how_late_sweepers_are_is_shown_for_each_band(
+    store: RedisStateStore, band: Band
+) -> None:
+    overdue_ms = {Band.REPAIR: 0, Band.CHECK: check_after(0), Band.ENDED: ENDED_MS}[band] - HOUR
+    watch = WatchList(store.base.scripts, store.base.keys)
+    await watch.put(b"late", delay_ms=overdue_ms)
+    for other in (HOUR, check_after(HOUR), ENDED_MS + HOUR):
+        await watch.put(b"%d" % other, delay_ms=other)
+    registry, stats = CollectorRegistry(), WorkerStats()
+    registry.register(WorkerMetrics("w", stats, 1, int))
+
+    def shown(each: Band) -> float | None:
+        labels = {"worker": "w", "band": each.value}
+        return registry.get_sample_value("redis_state_sweep_overdue_seconds", labels)
+
+    async def count(_: RedisStateStore, ages: Sequence[float]) -> list[int]:
+        return [0] * len(ages)
+
+    assert [shown(each) for each in Band] == [None] * 3
+    counting = asyncio.create_task(count_regularly(store, stats, count))
+    await eventually(lambda: stats.open_pauses.value, "it has counted")
+    for each in Band:
+        late_s = shown(each)
+        assert late_s is not None
+        assert late_s == 0 if each is not band else late_s >= HOUR / 1000 - 1
+    counting.cancel()
+    await asyncio.wait({counting})
 
 
 async def test_a_count_is_shown_for_its_time(store: RedisStateStore) -> None:
