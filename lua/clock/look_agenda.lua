@@ -2,8 +2,8 @@
 -- them. For tests that move the clock on; a queue of theirs is small.
 -- KEYS keys.queue   zset: job id -> when it is due, in ms
 -- KEYS keys.claims  zset: task -> when its job was claimed, in ms
--- KEYS keys.turns   zset: key -> when it had its turn
--- KEYS keys.waits   zset: key -> when its rate lets it start again, in ms
+-- KEYS keys.turns   zset: line -> when it had its turn
+-- KEYS keys.waits   zset: line -> when its rate lets it start again, in ms
 -- KEYS keys.flow    hash: paused
 -- Returns
 --   {'OK', jobs, claims, turns, waits, paused}  members and scores in turn; 1 if the queue is paused

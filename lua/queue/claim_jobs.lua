@@ -7,11 +7,12 @@
 --   keyed: 1 if a job with a key is next
 -- KEYS keys.owners   hash: id -> its key and place, held:<task> -> key, later:<id> -> key,
 --   took:<task> -> after how many runs it took of its key's rate
--- KEYS keys.keyed    zset: key, place and id of each job that has a key, in order
--- KEYS keys.turns    zset: key -> when it had its turn
--- KEYS keys.holders  zset: key and task of each claim that has a key
--- KEYS keys.waits    zset: key -> when its rate lets it start again, in ms
--- KEYS keys.rates    zset: key -> when all of its rate is there again, in ms
+-- KEYS keys.keyed    zset: line, place and id of each job that has a key, in order
+-- KEYS keys.heads    zset: limit key, place and line of each session's line that stands in a limit key's
+-- KEYS keys.turns    zset: line -> when it had its turn
+-- KEYS keys.holders  zset: line and task of each claim that has a key
+-- KEYS keys.waits    zset: line -> when its rate lets it start again, in ms
+-- KEYS keys.rates    zset: line -> when all of its rate is there again, in ms
 -- ARGV limit         int: jobs at most
 -- ARGV life_ms       int: how long a claim is remembered at least
 -- Returns

@@ -6,9 +6,10 @@
 -- KEYS keys.owners   hash: id -> lane, key and place, held:<task> -> key, parked:<task> -> id and version,
 --   took:<task> -> after how many runs it took of its key's rate
 -- KEYS keys.keyed    zset: lane, key, place and id of each job that waits so, in order
--- KEYS keys.turns    zset: key -> when it had its turn
--- KEYS keys.holders  zset: key and task of each claim that has a key
--- KEYS keys.rates    zset: key -> when all of its rate is there again, in ms
+-- KEYS keys.heads    zset: limit key, place and line of each session's line that stands in a limit key's
+-- KEYS keys.turns    zset: line -> when it had its turn
+-- KEYS keys.holders  zset: line and task of each claim that has a key
+-- KEYS keys.rates    zset: line -> when all of its rate is there again, in ms
 -- ARGV limit         int: jobs at most
 -- ARGV life_ms       int: how long a claim is remembered at least
 -- ARGV lanes..       handlers and versions that the worker has, as they are kept
@@ -34,7 +35,8 @@ local function take(lane, member)
   local wait_ms, full_at = 0, nil
   if key ~= '' then wait_ms, full_at = flow_may(keys, key, now) end
   if wait_ms ~= 0 then return false end
-  if full_at then flow_take(keys.rates, key, full_at, now) end
+  local line, above = key_lines(key)
+  if full_at then flow_take(keys.rates, above or line, full_at, now) end
   redis.call('ZREM', keys.keyed, member)
   redis.call('HDEL', keys.owners, id, 'parked:' .. (string.match(id, '^(.*):%d+$') or id))
   job_claim(keys, reply, now, life_ms, id, string.match(member, '%z([^%z]+)%z'), key ~= '' and key or nil)

@@ -1,8 +1,9 @@
 -- Forget all jobs that wait in a queue, once per call. What is claimed stays, with its permits.
 -- KEYS keys.queue   zset: job id -> when it is due, in ms
--- KEYS keys.keyed   zset: key, place and id of each job that has a key, in order
--- KEYS keys.turns   zset: key -> when it had its turn
--- KEYS keys.waits   zset: key -> when its rate lets it start again, in ms
+-- KEYS keys.keyed   zset: line, place and id of each job that has a key, in order
+-- KEYS keys.heads   zset: limit key, place and line of each session's line that stands in a limit key's
+-- KEYS keys.turns   zset: line -> when it had its turn
+-- KEYS keys.waits   zset: line -> when its rate lets it start again, in ms
 -- KEYS keys.owners  hash: id -> its key and place, held:<task> -> key, later:<id> -> key,
 --   took:<task> -> after how many runs it took of its key's rate
 -- KEYS history      hash: id of the queues' history: sweepers find another one, and queue what still waits
@@ -15,4 +16,4 @@ for _, name in ipairs(redis.call('HKEYS', keys.owners)) do
   if not string.find(name, '^held:') and not string.find(name, '^took:') then redis.call('HDEL', keys.owners, name) end
 end
 redis.call('DEL', history)
-return keep_reply({ 'OK', redis.call('DEL', keys.queue, keys.keyed, keys.turns, keys.waits) })
+return keep_reply({ 'OK', redis.call('DEL', keys.queue, keys.keyed, keys.heads, keys.turns, keys.waits) })

@@ -16,12 +16,13 @@
 -- @include now_ms
 -- @include job_since
 -- @include lives
+-- @include key_lines
 
 local now, at = now_ms(), string.format('%.0f', sooner and at_ms - earlier_ms or at_ms)
 local owner = not sooner and at_ms > now and redis.call('HGET', keys.owners, id)
 if owner then
   local key = string.match(owner, '^v:[^;]*;([^%z]*)%z') or string.match(owner, '^([^%z]*)%z')
-  redis.call('ZREM', keys.keyed, owner .. '\0' .. id)
+  redis.call('ZREM', keys.keyed, line_member(owner, id))
   redis.call('HDEL', keys.owners, id, 'parked:' .. (string.match(id, '^(.*):%d+$') or id))
   if key ~= '' then redis.call('HSET', keys.owners, 'later:' .. id, key) end
   redis.call('ZADD', keys.queue, at, id)

@@ -6,10 +6,11 @@
 -- KEYS keys.flow     hash: limits of the queue, turn, parked
 -- KEYS keys.owners   hash: id -> lane, key and place, held:<task> -> key, parked:<task> -> id and version,
 --   took:<task> -> after how many runs it took of its key's rate
--- KEYS keys.keyed    zset: key, place and id of each job that has a key, in order
--- KEYS keys.turns    zset: key -> when it had its turn
--- KEYS keys.holders  zset: key and task of each claim that has a key
--- KEYS keys.rates    zset: key -> when all of its rate is there again, in ms
+-- KEYS keys.keyed    zset: line, place and id of each job that has a key, in order
+-- KEYS keys.heads    zset: limit key, place and line of each session's line that stands in a limit key's
+-- KEYS keys.turns    zset: line -> when it had its turn
+-- KEYS keys.holders  zset: line and task of each claim that has a key
+-- KEYS keys.rates    zset: line -> when all of its rate is there again, in ms
 -- ARGV before_ms     int: when the tasks were inspected
 -- ARGV tasks..       as claims name them, each with the version that its record had, and its runs, '' for none,
 --   in turn

@@ -8,11 +8,12 @@
 -- KEYS keys.flow     hash: limits of the queue, turn
 -- KEYS keys.owners   hash: id -> its key and place, held:<task> -> key, later:<id> -> key,
 --   took:<task> -> after how many runs it took of its key's rate
--- KEYS keys.keyed    zset: key, place and id of each job that has a key, in order
--- KEYS keys.turns    zset: key -> when it had its turn
--- KEYS keys.holders  zset: key and task of each claim that has a key
--- KEYS keys.waits    zset: key -> when it takes its turn again, in ms
--- KEYS keys.rates    zset: key -> when all of its rate is there again, in ms
+-- KEYS keys.keyed    zset: line, place and id of each job that has a key, in order
+-- KEYS keys.heads    zset: limit key, place and line of each session's line that stands in a limit key's
+-- KEYS keys.turns    zset: line -> when it had its turn
+-- KEYS keys.holders  zset: line and task of each claim that has a key
+-- KEYS keys.waits    zset: line -> when it takes its turn again, in ms
+-- KEYS keys.rates    zset: line -> when all of its rate is there again, in ms
 -- KEYS payloads..    strings: the jobs in arq's format
 -- ARGV keys.channel  on which the queue's workers are woken
 -- ARGV life_ms       int: how long a job that is put off is kept at least
@@ -25,7 +26,7 @@
 -- @include lives
 -- @include claim_end
 -- @include flow_is_set
--- @include flow_rate
+-- @include flow_rest
 -- @include flow_back
 -- @include job_place
 -- @include job_since
@@ -46,10 +47,7 @@ for i, payload in ipairs(payloads) do
   elseif mine == 1 and string.find(key or '', '^[1b]:') then
     local new = job_place(keys, id, key, came and where or string.format('%.0f', now), life_ms + again_ms)
     if new == 1 and not came then job_waits(payload, now) end
-    if again_ms > 0 then
-      redis.call('ZREM', keys.turns, key)
-      flow_later(keys.waits, key, now + again_ms)
-    end
+    if again_ms > 0 then flow_rest(keys, (key_lines(key)), now + again_ms) end
   elseif mine == 1 then
     if key then
       redis.call('HSET', keys.owners, 'later:' .. id, key)

@@ -9,11 +9,12 @@
 -- KEYS keys.flow        hash: limits of the queue, turn
 -- KEYS keys.owners      hash: id -> its key and place, held:<task> -> key, later:<id> -> key,
 --   parked:<task> -> id and version, took:<task> -> after how many runs it took of its key's rate
--- KEYS keys.keyed       zset: key, place and id of each job that has a key, in order
--- KEYS keys.turns       zset: key -> when it had its turn
--- KEYS keys.holders     zset: key and task of each claim that has a key
--- KEYS keys.waits       zset: key -> when it takes its turn again, in ms
--- KEYS keys.rates       zset: key -> when all of its rate is there again, in ms
+-- KEYS keys.keyed       zset: line, place and id of each job that has a key, in order
+-- KEYS keys.heads       zset: limit key, place and line of each session's line that stands in a limit key's
+-- KEYS keys.turns       zset: line -> when it had its turn
+-- KEYS keys.holders     zset: line and task of each claim that has a key
+-- KEYS keys.waits       zset: line -> when it takes its turn again, in ms
+-- KEYS keys.rates       zset: line -> when all of its rate is there again, in ms
 -- KEYS payload          string: the job in arq's format
 -- KEYS picked           string: arq's own mark of a job that is picked
 -- KEYS earlier_payload  string: the job of the run before, which a task that was handed off may have kept

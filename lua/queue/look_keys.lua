@@ -1,7 +1,7 @@
 -- Return the keys of a queue that stand behind one in a list, with what waits and runs of each.
 -- KEYS list          zset: the list that is read, one of the next two
--- KEYS keys.keyed    zset: key, place and id of each job that has a key, in order
--- KEYS keys.holders  zset: key and task of each claim that has a key
+-- KEYS keys.keyed    zset: line, place and id of each job that has a key, in order
+-- KEYS keys.holders  zset: line and task of each claim that has a key
 -- ARGV after         the last key that was read, '' at the beginning
 -- ARGV most          int: keys at most
 -- Returns

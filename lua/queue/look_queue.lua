@@ -2,7 +2,7 @@
 -- KEYS keys.queue   zset: job id -> when it is due, in ms
 -- KEYS keys.claims  zset: task -> when its job was claimed, in ms
 -- KEYS keys.flow    hash: paused, limit, per_key, limit:<key>, key_rate, rate:<key>, turn
--- KEYS keys.keyed   zset: key, place and id of each job that has a key, in order
+-- KEYS keys.keyed   zset: line, place and id of each job that has a key, in order
 -- ARGV most         int: jobs that are named at most
 -- ARGV most_keys    int: keys whose first job is read at most
 -- Returns

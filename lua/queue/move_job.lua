@@ -1,8 +1,11 @@
 -- Move a job that is due to where its priority places it. One that is put off is not due any earlier for it, nor any
 -- later. A repetition finds it there.
 -- KEYS keys.queue       zset: job id -> when it is due, in ms
+-- KEYS keys.flow        hash: turn
 -- KEYS keys.owners      hash: id -> its key and place
--- KEYS keys.keyed       zset: key, place and id of each job that has a key, in order
+-- KEYS keys.keyed       zset: line, place and id of each job that has a key, in order
+-- KEYS keys.heads       zset: limit key, place and line of each session's line that stands in a limit key's
+-- KEYS keys.turns       zset: line -> when it had its turn
 -- KEYS payload          string: the job in arq's format
 -- KEYS earlier_payload  string: the job of the run before, which a task that was handed off may have kept
 -- ARGV id               the job's id
@@ -23,8 +26,7 @@ local function moves(name, its_payload)
   -- settled. It changes no lifetime.
   redis.call('PEXPIRE', owner and keys.keyed or keys.queue, 1, 'GT')
   if owner then
-    local key, place = string.match(owner, '^(.-)%z(.*)$')
-    line_move(keys, name, owner, key .. '\0' .. string.format('%018.4f', place + shift))
+    line_move(keys, name, owner, string.match(owner, '%z(.*)$') + shift)
   else
     redis.call('ZINCRBY', keys.queue, string.format('%.0f', shift), name)
   end

@@ -6,9 +6,10 @@
 -- KEYS keys.owners   hash: id -> lane, key and place, held:<task> -> key, parked:<task> -> id and version,
 --   took:<task> -> after how many runs it took of its key's rate
 -- KEYS keys.keyed    zset: lane, key, place and id of each job that is kept for others, in order
--- KEYS keys.turns    zset: key -> when it had its turn
--- KEYS keys.holders  zset: key and task of each claim that has a key
--- KEYS keys.rates    zset: key -> when all of its rate is there again, in ms
+-- KEYS keys.heads    zset: limit key, place and line of each session's line that stands in a limit key's
+-- KEYS keys.turns    zset: line -> when it had its turn
+-- KEYS keys.holders  zset: line and task of each claim that has a key
+-- KEYS keys.rates    zset: line -> when all of its rate is there again, in ms
 -- KEYS payload       string: the job in arq's format
 -- ARGV keys.channel  on which the queue's workers are woken
 -- ARGV id            the job's id

@@ -5,8 +5,9 @@
 -- KEYS payload         string: the job in arq's format
 -- KEYS keys.flow       hash: limits of the queue, turn
 -- KEYS keys.owners     hash: id -> its key and place
--- KEYS keys.keyed      zset: key, place and id of each job that has a key, in order
--- KEYS keys.turns      zset: key -> when it had its turn
+-- KEYS keys.keyed      zset: line, place and id of each job that has a key, in order
+-- KEYS keys.heads      zset: limit key, place and line of each session's line that stands in a limit key's
+-- KEYS keys.turns      zset: line -> when it had its turn
 -- ARGV job.channel     on which the queue's workers are woken
 -- ARGV job.id          the job's id
 -- ARGV job.payload     in arq's format

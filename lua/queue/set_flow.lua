@@ -1,14 +1,16 @@
 -- Set limits of a queue, and take away those that have no value. Keys that wait take their turn again. Once
 -- per call: what was set before a repetition stays.
 -- KEYS keys.flow     hash: paused, limit, per_key, limit:<key>, key_rate, rate:<key>, turn
--- KEYS keys.keyed    zset: key, place and id of each job that has a key, in order
--- KEYS keys.turns    zset: key -> when it had its turn
+-- KEYS keys.owners   hash: id -> its key and place
+-- KEYS keys.keyed    zset: line, place and id of each job that has a key, in order
+-- KEYS keys.heads    zset: limit key, place and line of each session's line that stands in a limit key's
+-- KEYS keys.turns    zset: line -> when it had its turn
 -- ARGV keys.channel  on which the queue's workers are woken
 -- ARGV settings..    names and values, in turn; '' takes one away
 -- Returns
 --   {'OK', settings}  all names and values, in turn
 -- Emits nothing but a sign of life on the channel
--- @include flow_key
+-- @include flow_turn
 -- @once
 -- @idempotent
 

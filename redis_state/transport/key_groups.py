@@ -174,6 +174,7 @@ class QueueKeys(NamedTuple):
     flow: str
     owners: str
     keyed: str
+    heads: str
     turns: str
     holders: str
     waits: str

@@ -24,15 +24,18 @@ from tests.chaos.support.crew import Crew, ends, recorded, trails, wrong_move
 from tests.chaos.support.notes import note
 from tests.chaos.support.server import Server
 from tests.chaos.support.trial import Trial
-from tests.chaos.support.witness import ALL, Witness
+from tests.chaos.support.witness import ALL, Witness, within
 from tests.processes.workers.flow_worker import RATE
 from tests.support.processes.pools import client_of, queue_of
 from tests.support.servers.faults import short_directory
 
 _WORKERS = 5
 _LIMITS = {ALL: 8, "a": 2, "b": 2, "c": 2, "vip": 3, "t0": 1, "t1": 1}
+_LIMITS |= {"m": 2, "m/0": 1, "m/1": 1, "m/2": 1}
 _KEYS = ("a", "b", "c", "vip")
-_TURNS = ("t0", "t1")
+# Sessions whose tasks run in turn. Those of the tenant m have a limit together, too.
+_TURNS = ("t0", "t1", "m/0", "m/1", "m/2")
+_ONCE = (*_KEYS, "t0", "t1", "m")
 _WAITING = 10
 _BLOCK = 300
 
@@ -65,7 +68,8 @@ class Load:
             self._count += 1
             in_turn = group in _TURNS
             session = group if in_turn else f"s{self._count // _BLOCK}"
-            key = group if group in _KEYS else None
+            tenant = within(group)[0] if "/" in group else None
+            key = group if group in _KEYS else tenant
             # The id is given: the server may die before it replies, and the call is repeated.
             task = f"{handler}-{self._count}"
             with self._trial.history.doing("submit"):
@@ -272,19 +276,19 @@ async def _use_all_permits(trial: Trial, load: Load, folder: Path) -> None:
     for _ in range(3):
         await load.submit("hold", (*_KEYS, *_TURNS))
 
-    def holding(*groups: str) -> int:
+    def holding(group: str = "") -> int:
         begun = [line for line in recorded(folder, "runs")[before:] if line[0] == "begin"]
-        return sum(not groups or line[4] in groups for line in begun)
+        return sum(not group or group in within(line[4]) for line in begun)
 
     def all_run(group: str) -> bool:
         return holding(group) >= _LIMITS[group]
 
     at_once = _LIMITS[ALL]
     await eventually(lambda: holding() >= at_once, "as many run as the queue may", timeout_s=60)
-    alone = sum(_LIMITS[group] for group in (*_KEYS, *_TURNS))
+    alone = sum(_LIMITS[group] for group in _ONCE)
     note(folder, "runs", "limit", ALL, alone)
     await client.queues.limit(name, running=None)
-    for group in (*_KEYS, *_TURNS):
+    for group in _ONCE:
         await eventually(partial(all_run, group), f"as many of {group} run as may", timeout_s=60)
     held = (await client.queues.get(name)).running
     trial.expect(held == alone, f"{held} permits are held, not {alone}")
@@ -326,7 +330,7 @@ def _judge_runs(trial: Trial, load: Load, folder: Path) -> None:
     trial.expect(witness.lost_alive or not trial.size.full, "no stopped worker went on")
     met = witness.killed_while_running() or not trial.size.full
     trial.expect(met, "no worker was killed while it ran a task")
-    for group in (*_KEYS, *_TURNS):
+    for group in _LIMITS.keys() - {ALL}:
         trial.expect(full[group] == _LIMITS[group], f"{group} was never used fully: {full[group]}")
 
 

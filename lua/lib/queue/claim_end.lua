@@ -1,6 +1,6 @@
 -- End the claim of a task's job, if it is the given one, or any for nil: its permits are free again. Returns 1
 -- if it was there, then also its key, and after how many runs its job took of the key's rate, if it did.
--- @include flow_key
+-- @include flow_turn
 local function claim_end(keys, task, claimed)
   local was = tonumber(redis.call('ZSCORE', keys.claims, task) or 0)
   if was == 0 or claimed and was ~= claimed then return 0 end
@@ -9,7 +9,11 @@ local function claim_end(keys, task, claimed)
   local key, took = held[1], held[2]
   if key or took then redis.call('HDEL', keys.owners, 'held:' .. task, 'took:' .. task) end
   if not key then return 1 end
-  redis.call('ZREM', keys.holders, key .. '\0' .. task)
-  if flow_first(keys.keyed, key) then flow_turn(keys, key) end
+  local line, above = key_lines(key)
+  -- An earlier version of the library knows a key as one line, whatever it says.
+  redis.call('ZREM', keys.holders, line .. '\0' .. task, (above or line) .. '\0' .. task, key .. '\0' .. task)
+  if flow_first(keys.keyed, line) then flow_turn(keys, line) end
+  local name = above or line
+  if above and flow_first(keys.keyed, name) or flow_first(keys.heads, name) then flow_turn(keys, name) end
   return 1, key, took
 end

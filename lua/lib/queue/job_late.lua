@@ -1,7 +1,7 @@
 -- Bring a job forward that waits by a clock that was set back since. Nothing is tried again for as long as that.
 -- Let its key take its turn, unless that waits for a time: a turn may have expired while no worker was there. One
 -- that comes too early only finds that the key must wait.
--- @include flow_key
+-- @include flow_turn
 -- @include job_line
 -- @include job_since
 local function job_late(keys, payload, job, now)
@@ -10,7 +10,7 @@ local function job_late(keys, payload, job, now)
     redis.call('ZADD', keys.queue, 'XX', string.format('%.0f', now), job.id)
     job_waits(payload, now)
   end
-  local key = job_line(keys.owners, job.id)
-  local waits = key and tonumber(redis.call('ZSCORE', keys.waits, key) or nil)
-  if key and (not waits or waits > now + 300000) then flow_turn(keys, key) end
+  local line = job_line(keys.owners, job.id)
+  local waits = line and tonumber(redis.call('ZSCORE', keys.waits, line) or nil)
+  if line and (not waits or waits > now + 300000) then flow_turn(keys, line) end
 end

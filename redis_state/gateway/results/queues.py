@@ -38,7 +38,8 @@ class QueueResult(ResultShape):
 class QueueKeyResult(ResultShape):
     """A key of a queue: how many of its tasks wait and run.
 
-    ``limit_key`` or ``in_turn``, the session of tasks that run in turn; the other is null.
+    ``limit_key`` or ``in_turn``, the session of tasks that run in turn; the other is null. Tasks
+    with both wait under their session, and run under both.
     """
 
     limit_key: str | None

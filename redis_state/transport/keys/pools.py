@@ -133,9 +133,9 @@ class PoolLayout(KeyLayout):
     def queue(self, queue: str) -> QueueKeys:
         """zset: job id -> when it is due, in ms; ``:claims`` zset: task -> when it was claimed, in
         ms; ``:flow`` hash: its limits, 400 days after a change or a claim; ``:keyed``,
-        ``:turns``, ``:holders``, ``:waits``, ``:rates`` zsets and ``:owners`` hash: jobs with a
-        key, and those parked for a version; ``:wake`` channel; ``arq:job:<id>`` string: the job in
-        arq's format.
+        ``:heads``, ``:turns``, ``:holders``, ``:waits``, ``:rates`` zsets and ``:owners`` hash:
+        jobs with a key, and those parked for a version; ``:wake`` channel; ``arq:job:<id>``
+        string: the job in arq's format.
         `active_task_ttl` after a job is due; permits 7 days after a claim.
         """
         name = self._of_namespace("queues", f"queue:{escape('queue', queue)}")

@@ -120,8 +120,8 @@ class TaskClient(ClientSteering, ClientGathering, ClientMessaging, ClientErasing
         lost it. The task waits in ``queue``, else in the client's. It begins after a ``delay``, or
         ``at`` a time. Limits of its ``limit_key`` hold for it (see `Queues`); with ``in_turn`` the
         tasks of its session that have it run one at a time, if all are in one queue: each queue
-        gives turns by itself. A task has one of these keys. ``attributes`` are small facts by which
-        `find` finds it: up to 16 names with text, an int or a bool.
+        gives turns by itself. With both, both hold. ``attributes`` are small facts by which `find`
+        finds it: up to 16 names with text, an int or a bool.
 
         ``on_busy`` implies ``in_turn``, and says what happens if another such task of the session
         is unfinished: it waits, runs or is paused. ``enqueue`` is the default: the new one waits

@@ -43,10 +43,10 @@ class QueueKeyInfo:
     """A key of a queue: how many of its tasks wait and run.
 
     Tasks that run in turn have their session as ``in_turn``, others their ``limit_key``; the
-    other of both is None. Those of a backfill that run one at a time have the ``limit_key``
-    ``backfill:<schedule_id>``, and no limit is for it. ``oldest_s`` is how long the next of them
-    has been due, 0 if none waits. What is put off, or waits for a version of its handler, is not
-    counted.
+    other of both is None. Tasks with both wait under their session, and run under both. Those of a
+    backfill that run one at a time have the ``limit_key`` ``backfill:<schedule_id>``, and no limit
+    is for it. ``oldest_s`` is how long the next of them has been due, 0 if none waits. What is put
+    off, or waits for a version of its handler, is not counted.
     """
 
     limit_key: str | None

@@ -16,6 +16,8 @@ from redis_state.transport.key_text import escape, unescape
 OTHER_KEY = "k:"
 # Of backfills: one at a time by itself, as IN_TURN. See `flow_may`.
 BACKFILL = "b:"
+# Between the line of a session and the limit key's in which it stands.
+_STANDS_IN = ";"
 _LONGEST_PERIOD = timedelta(days=7)
 
 
@@ -93,13 +95,24 @@ class QueueInfo:
 def flow_key(limit_key: str | None, *, in_turn: str | None = None) -> str:
     """Write the key under which a task is limited; "" for none.
 
-    ``in_turn`` is the session whose tasks run one at a time. Errors: InvalidField.
+    ``in_turn`` is the session whose tasks run one at a time. Its line may stand in that of the
+    ``limit_key``. Errors: InvalidField.
     """
-    if limit_key is not None and in_turn is not None:
-        raise InvalidField("limit_key", "cannot be given with in_turn, which is a key by itself")
-    if in_turn is not None:
-        return IN_TURN + escape("session_id", in_turn)
-    return "" if limit_key is None else named_key(limit_key)
+    line = [] if in_turn is None else [IN_TURN + escape("session_id", in_turn)]
+    return _STANDS_IN.join(line if limit_key is None else [*line, named_key(limit_key)])
+
+
+def line_of(key: str) -> str:
+    """Return the line in which the jobs of a key wait one behind the other."""
+    return key.partition(_STANDS_IN)[0]
+
+
+def key_in_session(key: str, session_id: str) -> str:
+    """Return the key of a task that is copied to a session."""
+    if not key.startswith(IN_TURN):
+        return key
+    line = flow_key(None, in_turn=session_id)
+    return line + key.removeprefix(line_of(key))
 
 
 def backfill_key(schedule_id: str) -> str:

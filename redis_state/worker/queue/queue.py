@@ -40,6 +40,7 @@ from redis_state.worker.queue.job import (
     task_of,
 )
 from redis_state.worker.queue.job_format import payload_key, payload_of, picked_key, stated_in
+from redis_state.worker.queue.limits import line_of
 from redis_state.worker.queue.names import QueueNames
 from redis_state.worker.queue.server import check_shared, queue_server
 
@@ -307,11 +308,11 @@ class Queue:
         return Job(session_id, task_id, 0, 0).claim_under(self._keys.jobs_tag)
 
     async def claimed_of(self, queue: str | None, key: str) -> set[str]:
-        """List the claims of what has a key: it has begun, or is about to.
+        """List the claims of what waits in the line of a key: it has begun, or is about to.
 
         Errors: BackendUnavailable.
         """
-        under = raw(key)
+        under = raw(line_of(key))
         found: list[bytes] = await self.transport.commands.zrange_by_lex(
             self.keys(queue).holders, b"[" + under + b"\0", b"(" + under + b"\1"
         )

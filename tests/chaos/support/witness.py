@@ -24,6 +24,12 @@ from typing import Any
 ALL = "all"
 
 
+def within(group: str) -> tuple[str, ...]:
+    """Return the groups in which a handler of a group counts: m/0 is a session of the tenant m."""
+    tenant, slash, _ = group.partition("/")
+    return (tenant, group) if slash else (group,)
+
+
 @dataclass(slots=True)
 class Run:
     """One run of a task. Its moments are numbers of lines."""
@@ -143,7 +149,7 @@ class Witness:
             while changes and changes[0][0] < place:
                 group, limit = changes.pop(0)[1]
                 limits[group] = limit
-            for group in (ALL, run.group):
+            for group in (ALL, *within(run.group)):
                 running[group] += step
                 self.most[group] = max(self.most[group], running[group])
                 most = limits.get(group)

@@ -77,12 +77,17 @@ async def client_of(store: RedisStateStore) -> AsyncGenerator[TaskClient, None]:
 
 
 async def becomes(
-    client: TaskClient, task_id: str, status: TaskStatus, *, timeout_s: float = 30.0
+    client: TaskClient,
+    task_id: str,
+    status: TaskStatus,
+    *,
+    session_id: str = SESSION,
+    timeout_s: float = 30.0,
 ) -> TaskState:
     """Wait until a task is in a state."""
 
     async def found() -> TaskState | None:
-        state = await client.get(SESSION, task_id)
+        state = await client.get(session_id, task_id)
         return state if state is not None and state.status is status else None
 
     state = await eventually(found, f"{task_id} is {status.value}", timeout_s=timeout_s)

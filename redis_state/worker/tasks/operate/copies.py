@@ -37,7 +37,7 @@ from redis_state.stores.sessions.job_parts import job_of
 from redis_state.stores.sessions.task_status import IN_TURN
 from redis_state.stores.task_index import attributes_of
 from redis_state.worker.queue.job import seniority_ms
-from redis_state.worker.queue.limits import flow_key
+from redis_state.worker.queue.limits import key_in_session
 from redis_state.worker.tasks.moves import new_fields
 from redis_state.worker.tasks.new_tasks import NewTasks
 from redis_state.worker.tasks.operate.kept_part import KeptPart, names_of
@@ -65,7 +65,7 @@ class Source:
     def key_in(self, session_id: str) -> str:
         """Return what a task of a session is limited under that is made from it."""
         key = self.record.fields.get("flow_key", b"").decode("utf-8", "surrogatepass")
-        return flow_key(None, in_turn=session_id) if key.startswith(IN_TURN) else key
+        return key_in_session(key, session_id)
 
     def copy(self, *, task_id: str | None = None, session_id: str | None = None) -> TaskState:
         """Describe the new task."""

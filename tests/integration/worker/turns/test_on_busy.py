@@ -405,7 +405,7 @@ async def test_a_session_that_is_cleared_has_no_line(
     [
         ({"on_busy": "wait"}, "on_busy"),
         ({"on_busy": 1}, "on_busy"),
-        ({"on_busy": "reject", "limit_key": "k"}, "limit_key"),
+        ({"on_busy": "reject", "limit_key": ""}, "limit_key"),
         ({"on_busy": "interrupt", "delay": timedelta(seconds=1)}, "on_busy"),
     ],
 )

@@ -1,0 +1,19 @@
+-- Return the first job of the lines that stand in a limit key's, and its key. Nothing if there is none, or if `first` goes
+-- before it: it is a job of the limit key's own line, and both have the place behind the name.
+-- A head is dropped if its line runs a job, or has another one first.
+-- @include flow_turn
+-- @include line_full
+local function head_next(keys, name, first, now)
+  local head = flow_first(keys.heads, name)
+  while head and not (first and first < head) do
+    local line = string.match(head, '([^%z]+)$')
+    local current = flow_head(keys, line)
+    if current == head and not line_full(keys, line, 1, now) then
+      return flow_first(keys.keyed, line), line .. ';' .. name
+    end
+    redis.call('ZREM', keys.heads, head)
+    local rests = current ~= head and redis.call('ZSCORE', keys.waits, line)
+    if current ~= head and not rests and flow_first(keys.keyed, line) then flow_turn(keys, line) end
+    head = flow_first(keys.heads, name)
+  end
+end
