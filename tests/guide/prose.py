@@ -31,7 +31,7 @@ _UNRENAMED = {
     ("redis_state/gateway/console/pages.py", "asked"),
     ("redis_state/http_client/documents.py", "said"),
     ("redis_state/http_client/sending.py", "tells"),
-    ("redis_state/integrations/langgraph/handler.py", "_awaits_input"),
+    ("redis_state/integrations/langgraph/handler/run.py", "_awaits_input"),
 }
 # Class names that were renamed; as plain words of a sentence they may stay.
 _RETIRED_NAMES = re.compile(r"\b(Ticket|Presence|Tally|Sight)\b")

@@ -13,6 +13,7 @@ from redis_state.gateway.chat.parts import (
     TextDropped,
     TextEnded,
 )
+from redis_state.gateway.chat.shown_task import ShownTask
 from redis_state.gateway.chat.task_parts import TaskParts
 from redis_state.models import StateUpdate, TaskStatus, UpdateType
 
@@ -86,7 +87,7 @@ class FamilyParts(TaskParts):
             self._keep(part)
             yield part
 
-    def _become(self, kept: TaskParts) -> None:
+    def _become(self, kept: ShownTask) -> None:
         # Before: theirs are to be forgotten too.
         self.below = kept.below if isinstance(kept, FamilyParts) else {}
         super()._become(kept)

@@ -1,126 +1,33 @@
-"""What requests may say: the parameters of queries, and bodies. An unknown name is refused."""
+"""What the bodies of requests may say. An unknown name is refused."""
 
 from __future__ import annotations
 
-import json
-from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import (
-    AfterValidator,
-    AwareDatetime,
-    BaseModel,
-    ConfigDict,
-    Field,
-    WithJsonSchema,
+from pydantic import AwareDatetime, Field
+
+from redis_state.gateway.requests.fields import (
+    MOST_TASKS,
+    Attribute,
+    Attributes,
+    Given,
+    Id,
+    Name,
+    Priority,
+    Seconds,
+    SomeId,
+    TaskCount,
+    UpToADay,
 )
-
-from redis_state.errors import InvalidField
+from redis_state.gateway.requests.queries import ForgetQuery
 from redis_state.models import SteeringEventType, TaskStatus
-from redis_state.worker import Archived
-from redis_state.worker.tasks.views.cursors import read_cursor, write_cursor
+from redis_state.worker.schedules.model import BackfillOverlap, Missed, Overlap, ScheduledOnBusy
 
-Missed = Literal["skip", "latest", "all"]
-Overlap = Literal["allow", "skip"]
-ScheduledOnBusy = Literal["enqueue", "interrupt", "replace"]
-BackfillOverlap = Literal["allow", "enqueue"]
-
-LARGEST_PAGE = 1_000
 MOST_IN_BULK = 500
 MOST_IN_BACKFILL = 1_000
 LONGEST_REQUEST_S = 30.0
-_LONGEST_ID = 1_000
-_MOST_TASKS = 1_000_000_000
-
-
-def _unicode(text: str) -> str:
-    """Refuse NUL, which no person means."""
-    if "\0" in text:
-        raise ValueError("may not hold NUL")
-    return text
-
-
-def _short(text: str) -> str:
-    if len(text) > _LONGEST_ID:
-        raise ValueError(f"may have at most {_LONGEST_ID} characters")
-    return text
-
-
-def _short_and_some(text: str) -> str:
-    if not text:
-        raise ValueError("may not be empty")
-    return _short(text)
-
-
-# Not a Field with a length: pydantic refuses half of a surrogate pair in one.
-Id = Annotated[
-    str,
-    AfterValidator(_short),
-    WithJsonSchema({"type": "string", "maxLength": _LONGEST_ID}),
-]
-SomeId = Annotated[
-    str,
-    AfterValidator(_short_and_some),
-    WithJsonSchema({"type": "string", "minLength": 1, "maxLength": _LONGEST_ID}),
-]
-Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_unicode)]
-Attribute = (
-    Annotated[str, Field(strict=True)]
-    | Annotated[int, Field(strict=True)]
-    | Annotated[bool, Field(strict=True)]
-)
-Limit = Annotated[int, Field(ge=1, le=LARGEST_PAGE)]
-Seconds = Annotated[float, Field(ge=0, le=3650 * 86_400, allow_inf_nan=False)]
-UpToADay = Annotated[float, Field(ge=0.001, le=86_400, allow_inf_nan=False)]
-TaskCount = Annotated[int, Field(ge=1, le=_MOST_TASKS)]
-Priority = Annotated[int, Field(ge=-1_000_000, le=1_000_000)]
-
-
-class _Given(BaseModel):
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
-
-
-class PageQuery(_Given):
-    """Which page of a list."""
-
-    limit: Limit = 100
-    after: str | None = Field(default=None, description="The cursor of the page before.")
-
-
-class PartQuery(_Given):
-    """Which page of a list; without parameters it is one page."""
-
-    limit: Limit | None = Field(default=None, description="How many at most; else all.")
-    after: str | None = Field(default=None, description="The cursor of the page before.")
-
-    def place(self, listing: str) -> str | None:
-        """Return the name behind which the page begins. Errors: InvalidField."""
-        if self.after is None:
-            return None
-        try:
-            return read_cursor(listing, self.after).decode("utf-8", "surrogatepass")
-        except UnicodeDecodeError:
-            raise InvalidField("after", "is no cursor of this listing") from None
-
-    @staticmethod
-    def cursor(listing: str, last: str | None) -> str | None:
-        """Return the cursor of the page behind a name; None if it was the last page."""
-        if last is None:
-            return None
-        return write_cursor(listing, last.encode("utf-8", "surrogatepass"))
-
-
-class ForgetQuery(_Given):
-    """How to erase a session."""
-
-    dry_run: bool = Field(default=False, description="Count, and remove nothing.")
-    running: Literal["cancel", "refuse", "fence"] = Field(
-        default="cancel", description="What becomes of tasks that run."
-    )
-    leave_unset: bool = Field(
-        default=False,
-        description="Leave an archive, or durable events, that the gateway has no setting for.",
-    )
+# Policies for a busy session that cancel its other tasks: their caller needs the right to steer.
+CANCELS: Final = ("interrupt", "replace")
 
 
 class ForgetUserBody(ForgetQuery):
@@ -131,79 +38,7 @@ class ForgetUserBody(ForgetQuery):
     shared: bool = Field(default=False, description="Also sessions with tasks of other users.")
 
 
-class FindQuery(PageQuery):
-    """Which tasks."""
-
-    status: list[TaskStatus] | None = None
-    handler: str | None = None
-    session_id: str | None = None
-    attribute: list[str] | None = Field(
-        default=None,
-        description="NAME=VALUE; may be repeated. A number, true and false are that, all else is "
-        'text; NAME="5" is the text 5.',
-    )
-    created_after: AwareDatetime | None = None
-    created_before: AwareDatetime | None = None
-    ended_after: AwareDatetime | None = Field(
-        default=None,
-        description="Only tasks that ended since, in the order of their ends.",
-    )
-    ended_before: AwareDatetime | None = Field(
-        default=None,
-        description="Only tasks that ended before, in the order of their ends.",
-    )
-    oldest_first: bool = False
-    archived: Archived = Field(
-        default=Archived.NO,
-        description="Whether tasks are found that are only in the archive by now.",
-    )
-
-
-class DeadQuery(PageQuery):
-    """Which page of the dead letters."""
-
-
-class TimelineQuery(PageQuery):
-    """Which page of a task's updates."""
-
-
-class UpdatesQuery(PageQuery):
-    """Which page of a session's updates."""
-
-    after: str | None = Field(
-        default=None, description="A cursor of a page, or of a stream of events, or 0 for all."
-    )
-    task: str | None = Field(default=None, description="Only of this task.")
-
-
-class QueueKeysQuery(_Given):
-    """How many keys of a queue."""
-
-    limit: Limit = 100
-
-
-class EventsQuery(_Given):
-    """Which updates of a session."""
-
-    after: str | None = Field(default=None, description="A cursor, $ for the end, or 0 for all.")
-    task: str | None = Field(default=None, description="Only of this task, until it is terminal.")
-    types: list[str] | None = Field(default=None, description="Only updates of these types.")
-
-
-class PausesQuery(PageQuery):
-    """Which open pauses."""
-
-    tag: str | None = None
-    session_id: str | None = None
-    older_than: Seconds | None = Field(default=None, description="Only those open so long, in s.")
-    mine: bool = Field(default=False, description="Only those that the caller may decide now.")
-
-
-# Policies for a busy session that cancel its other tasks: their caller needs the right to steer.
-CANCELS: Final = ("interrupt", "replace")
-
-
-class SubmitBody(_Given):
+class SubmitBody(Given):
     """A task. Its id is the header Idempotency-Key, or ``task_id``; else a new one."""
 
     handler: Name
@@ -221,10 +56,10 @@ class SubmitBody(_Given):
     )
     in_turn: bool = False
     on_busy: Literal["enqueue", "reject", "interrupt", "replace"] | None = None
-    attributes: dict[str, Attribute] = Field(default_factory=dict, max_length=16)
+    attributes: Attributes = Field(default_factory=dict)
 
 
-class _GatherBody(_Given):
+class _GatherBody(Given):
     handler: Name
     session_id: Id
     group: Annotated[str, Field(max_length=200)] = Field(
@@ -237,7 +72,7 @@ class _GatherBody(_Given):
         default=None, description="Limits of this key hold for the task."
     )
     in_turn: bool = False
-    attributes: dict[str, Attribute] = Field(default_factory=dict, max_length=16)
+    attributes: Attributes = Field(default_factory=dict)
 
 
 class DebounceBody(_GatherBody):
@@ -258,21 +93,21 @@ class BatchBody(_GatherBody):
     most: Annotated[int, Field(ge=1, le=1_000)] = 100
 
 
-class SteerBody(_Given):
+class SteerBody(Given):
     """A steering event. A pause is decided by its own id."""
 
     type: SteeringEventType
     payload: dict[str, Any] = Field(default_factory=dict)
 
 
-class SignalBody(_Given):
+class SignalBody(Given):
     """A signal: its name, and what the handler gets with it."""
 
     name: str
     payload: Any = None
 
 
-class RequestBody(_Given):
+class RequestBody(Given):
     """A request: its name, what the handler gets with it, and how long this call waits."""
 
     name: str
@@ -280,14 +115,14 @@ class RequestBody(_Given):
     wait_s: Annotated[float, Field(ge=0, le=LONGEST_REQUEST_S)] = 10.0
 
 
-class RateBody(_Given):
+class RateBody(Given):
     """So many in so many seconds."""
 
-    limit: Annotated[int, Field(ge=1, le=_MOST_TASKS)]
+    limit: Annotated[int, Field(ge=1, le=MOST_TASKS)]
     per_s: Annotated[float, Field(ge=0.001, le=7 * 86_400)]
 
 
-class KeyLimitsBody(_Given):
+class KeyLimitsBody(Given):
     """What holds for one key. Null takes a limit away; what is not given stays."""
 
     running: TaskCount | None = None
@@ -300,55 +135,55 @@ class QueueLimitsBody(KeyLimitsBody):
     per_key: TaskCount | None = None
 
 
-class SetRateBody(_Given):
+class SetRateBody(Given):
     """What holds in place of what handlers give. Null takes it away."""
 
     rate: RateBody | None
 
 
-class CancelBody(_Given):
+class CancelBody(Given):
     """Why a task is cancelled, and whether a running one may reach its next checkpoint."""
 
     reason: Annotated[str, Field(max_length=2_000)] | None = None
     hard: bool = False
 
 
-class NoBody(_Given):
+class NoBody(Given):
     """Nothing."""
 
 
-class RerunBody(_Given):
+class RerunBody(Given):
     """The new task. Its id is the header Idempotency-Key, or ``new_task_id``."""
 
     new_task_id: Id | None = None
     new_session_id: Id | None = None
-    attributes: dict[str, Attribute] | None = Field(default=None, max_length=16)
+    attributes: Attributes | None = None
     queue: Name | None = None
 
 
-class ForkBody(_Given):
+class ForkBody(Given):
     """The new task, and the entry of the journal that it begins before."""
 
     before: str | None = None
     new_task_id: Id | None = None
-    attributes: dict[str, Attribute] | None = Field(default=None, max_length=16)
+    attributes: Attributes | None = None
     queue: Name | None = None
 
 
-class BulkFilter(_Given):
+class BulkFilter(Given):
     """Which tasks: those that match all of it."""
 
     status: list[TaskStatus] | None = None
     handler: str | None = None
     session_id: Id | None = None
-    attributes: dict[str, Attribute] | None = Field(default=None, max_length=16)
+    attributes: Attributes | None = None
     created_after: AwareDatetime | None = None
     created_before: AwareDatetime | None = None
     ended_after: AwareDatetime | None = None
     ended_before: AwareDatetime | None = None
 
 
-class BulkBody(_Given):
+class BulkBody(Given):
     """What to do to all tasks that match. A dry run changes nothing, and is the default."""
 
     action: Literal["retry", "rerun", "fork", "cancel"]
@@ -359,20 +194,20 @@ class BulkBody(_Given):
     reason: str | None = Field(default=None, description="Of a cancel.")
 
 
-class DecisionBody(_Given):
+class DecisionBody(Given):
     """A decision. An approval's value must fit the form of the pause."""
 
     approved: bool
     value: Any = None
 
 
-class DelegateBody(_Given):
+class DelegateBody(Given):
     """Who gets the caller's vote."""
 
     to: Name
 
 
-class ScheduleBody(_Given):
+class ScheduleBody(Given):
     """A schedule, see `redis_state.worker.Schedule`. One of ``cron`` and ``every_s`` is needed."""
 
     schedule_id: Annotated[str, Field(min_length=1, max_length=200)]
@@ -392,7 +227,7 @@ class ScheduleBody(_Given):
     max_missed: Annotated[int, Field(ge=1, le=1_000)] = 100
     grace_s: Annotated[float, Field(ge=10, le=86_400)] = 60
     overlap: Overlap = "allow"
-    attributes: dict[str, Attribute] = Field(default_factory=dict, max_length=16)
+    attributes: Attributes = Field(default_factory=dict)
     limit_key: Name | None = Field(
         default=None, description="Limits of this key hold for the tasks."
     )
@@ -402,7 +237,7 @@ class ScheduleBody(_Given):
     expected: str | None = Field(default=None, description="The revision that it has to have.")
 
 
-class BackfillBody(_Given):
+class BackfillBody(Given):
     """Which occurrences of a schedule: from ``since`` on and before ``until``."""
 
     since: AwareDatetime
@@ -415,37 +250,3 @@ class BackfillBody(_Given):
     overlap: BackfillOverlap = Field(
         default="allow", description="enqueue: they run one at a time, the oldest first."
     )
-
-
-def read_attributes(given: list[str] | None) -> dict[str, Any] | None:
-    """Read attributes as a query writes them. Errors: InvalidField."""
-    if given is None:
-        return None
-    attributes: dict[str, Any] = {}
-    for each in given:
-        name, sign, text = each.partition("=")
-        if not sign:
-            raise InvalidField("attribute", "is of the form NAME=VALUE")
-        attributes[name] = _value(text)
-    return attributes
-
-
-def utc(moment: datetime | None) -> datetime | None:
-    """Return a moment in UTC. Errors: InvalidField for one that is out of range there."""
-    try:
-        return None if moment is None else moment.astimezone(UTC)
-    except (OverflowError, ValueError):
-        raise InvalidField("at", "is out of range") from None
-
-
-def seconds(given: float | None) -> timedelta | None:
-    """Return a length of time."""
-    return None if given is None else timedelta(seconds=given)
-
-
-def _value(text: str) -> Any:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    return value if isinstance(value, str | int) else text

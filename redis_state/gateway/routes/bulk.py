@@ -8,7 +8,8 @@ from redis_state.gateway.answers import answer, forbidden
 from redis_state.gateway.auth.principal import Right
 from redis_state.gateway.calls import ApiCall, Operation, Over
 from redis_state.gateway.documents import item_document
-from redis_state.gateway.requests.bodies import BulkBody, utc
+from redis_state.gateway.requests.bodies import BulkBody
+from redis_state.gateway.requests.fields import utc
 from redis_state.gateway.results import BulkResult
 
 

@@ -7,7 +7,7 @@ from functools import partial
 from starlette.responses import Response
 
 from redis_state.gateway.calls import ApiCall, Operation
-from redis_state.gateway.requests.bodies import EventsQuery
+from redis_state.gateway.requests.queries import EventsQuery
 from redis_state.gateway.streaming.begun import BegunStream, Streamed
 from redis_state.gateway.streaming.response import read_after
 

@@ -10,7 +10,8 @@ from starlette.responses import Response
 from redis_state.gateway.answers import answer, forbidden
 from redis_state.gateway.auth.principal import Right
 from redis_state.gateway.calls import ApiCall, Operation, Over
-from redis_state.gateway.requests.bodies import BatchBody, DebounceBody, seconds
+from redis_state.gateway.requests.bodies import BatchBody, DebounceBody
+from redis_state.gateway.requests.fields import seconds
 from redis_state.gateway.results import GatheredResult
 
 

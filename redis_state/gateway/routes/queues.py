@@ -11,12 +11,8 @@ from redis_state.documents import queue_document, queue_key_document
 from redis_state.gateway.answers import answer
 from redis_state.gateway.auth.principal import Right
 from redis_state.gateway.calls import ApiCall, Operation, Over
-from redis_state.gateway.requests.bodies import (
-    KeyLimitsBody,
-    NoBody,
-    QueueKeysQuery,
-    QueueLimitsBody,
-)
+from redis_state.gateway.requests.bodies import KeyLimitsBody, NoBody, QueueLimitsBody
+from redis_state.gateway.requests.queries import QueueKeysQuery
 from redis_state.gateway.results import QueueKeysResult, QueueResult, QueuesResult
 from redis_state.primitives.listed import behind_a_write
 from redis_state.worker import Rate

@@ -12,15 +12,9 @@ from redis_state.errors import InvalidField
 from redis_state.gateway.answers import answer, forbidden
 from redis_state.gateway.auth.principal import Right
 from redis_state.gateway.calls import ApiCall, Operation, Over
-from redis_state.gateway.requests.bodies import (
-    CANCELS,
-    BackfillBody,
-    NoBody,
-    PartQuery,
-    ScheduleBody,
-    seconds,
-    utc,
-)
+from redis_state.gateway.requests.bodies import CANCELS, BackfillBody, NoBody, ScheduleBody
+from redis_state.gateway.requests.fields import seconds, utc
+from redis_state.gateway.requests.queries import PartQuery
 from redis_state.gateway.results import (
     DeletedResult,
     OccurrenceResult,

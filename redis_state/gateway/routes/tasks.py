@@ -27,15 +27,13 @@ from redis_state.gateway.documents import (
     summary_document,
     view_document,
 )
-from redis_state.gateway.requests.bodies import (
-    CANCELS,
+from redis_state.gateway.requests.bodies import CANCELS, SubmitBody
+from redis_state.gateway.requests.fields import seconds, utc
+from redis_state.gateway.requests.queries import (
     DeadQuery,
     FindQuery,
-    SubmitBody,
     TimelineQuery,
     read_attributes,
-    seconds,
-    utc,
 )
 from redis_state.gateway.results import (
     DeadResult,

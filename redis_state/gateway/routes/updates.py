@@ -11,7 +11,7 @@ from redis_state.errors import CursorGap, InvalidField
 from redis_state.gateway.answers import answer
 from redis_state.gateway.archived_updates import updates_over_gap, updates_through
 from redis_state.gateway.calls import ApiCall, Operation
-from redis_state.gateway.requests.bodies import UpdatesQuery
+from redis_state.gateway.requests.queries import UpdatesQuery
 from redis_state.gateway.results import UpdatesResult
 from redis_state.gateway.showing import shown_rows
 from redis_state.gateway.streaming.events import ALL, TAIL, check_cursor

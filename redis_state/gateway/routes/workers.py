@@ -7,7 +7,7 @@ from starlette.responses import Response
 from redis_state.documents import worker_document
 from redis_state.gateway.answers import answer
 from redis_state.gateway.calls import ApiCall, Operation, Over
-from redis_state.gateway.requests.bodies import PartQuery
+from redis_state.gateway.requests.queries import PartQuery
 from redis_state.gateway.results import WorkersResult
 from redis_state.worker import WorkerRegistry
 

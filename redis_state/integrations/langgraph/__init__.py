@@ -20,7 +20,7 @@ if _found < (1, 2, 20):
     raise ImportError(f"{missing}: pip install 'redis_state[langgraph]'")
 
 from redis_state.integrations.agent_runs.scopes import branch, current_task
-from redis_state.integrations.langgraph.handler import graph_handler, resume_value
+from redis_state.integrations.langgraph.handler.handler import graph_handler, resume_value
 from redis_state.integrations.langgraph.importing.sources import source_of
 from redis_state.integrations.langgraph.items import RedisStore
 from redis_state.integrations.langgraph.saver import RedisSaver

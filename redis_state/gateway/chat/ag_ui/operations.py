@@ -23,7 +23,7 @@ from redis_state.gateway.chat.tasks import (
     answer_pauses,
     objects_of,
 )
-from redis_state.gateway.requests.bodies import SomeId
+from redis_state.gateway.requests.fields import SomeId
 from redis_state.gateway.streaming import events
 from redis_state.gateway.streaming.response import read_after
 

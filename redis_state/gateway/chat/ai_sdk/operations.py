@@ -23,7 +23,7 @@ from redis_state.gateway.chat.tasks import (
     answer_pauses,
     objects_of,
 )
-from redis_state.gateway.requests.bodies import SomeId
+from redis_state.gateway.requests.fields import SomeId
 from redis_state.gateway.results import MovedResult
 from redis_state.models import TaskStatus
 from redis_state.serialization import codec

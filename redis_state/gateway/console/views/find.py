@@ -29,7 +29,8 @@ from redis_state.gateway.console.operations import (
 )
 from redis_state.gateway.console.pages import ConsolePage, PageCall, PageEndpoint
 from redis_state.gateway.console.rendering import write_query
-from redis_state.gateway.requests.bodies import MOST_IN_BULK, read_attributes
+from redis_state.gateway.requests.bodies import MOST_IN_BULK
+from redis_state.gateway.requests.queries import read_attributes
 from redis_state.models import TaskStatus
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore

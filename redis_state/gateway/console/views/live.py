@@ -17,7 +17,7 @@ from redis_state.gateway.answers import problem_of
 from redis_state.gateway.calls import ApiCall, authorise, validated
 from redis_state.gateway.console.operations import STREAM_EVENTS
 from redis_state.gateway.console.pages import PageCall
-from redis_state.gateway.requests.bodies import EventsQuery
+from redis_state.gateway.requests.queries import EventsQuery
 from redis_state.gateway.routes.events import begin_stream
 from redis_state.gateway.streaming import events
 from redis_state.gateway.streaming.begun import BegunStream, Streamed

@@ -20,7 +20,7 @@ from starlette.responses import Response
 from redis_state import RedisStateStore
 from redis_state.gateway import Principal, create_gateway
 from redis_state.gateway.calls import ApiCall
-from redis_state.gateway.requests.bodies import EventsQuery
+from redis_state.gateway.requests.queries import EventsQuery
 from redis_state.gateway.streaming.begun import Streamed
 from redis_state.gateway.streaming.hub import Hub
 from redis_state.gateway.streaming.response import EventStream, OutsideStreams

@@ -33,6 +33,11 @@ _BLOCK = frozenset({"type", "text", "index", "id"})
 _PULL = "__pregel_pull"
 
 
+def graph_event(mode: str, namespace: Sequence[str], data: Any) -> dict[str, Any]:
+    """Return what a row says of an event of a graph."""
+    return {"graph": mode, "namespace": list(namespace), "data": codec.plain(data)}
+
+
 @dataclass(slots=True)
 class _Chunk:
     """A chunk that has nothing but text, and what it has around that."""
@@ -47,8 +52,7 @@ class _Chunk:
         given: Any = self.chunk.content
         content: Any = text if isinstance(given, str) else [{**given[0], "text": text}]
         chunk = self.chunk.model_copy(update={"content": content})
-        data = codec.plain((chunk, self.metadata))
-        return {"graph": "messages", "namespace": list(namespace), "data": data}
+        return graph_event("messages", namespace, (chunk, self.metadata))
 
 
 @dataclass(slots=True)

@@ -1,0 +1,1 @@
+"""Graphs as handlers of the pool."""
