@@ -30,8 +30,8 @@ from tests.support.processes.pools import client_of, queue_of
 from tests.support.servers.faults import short_directory
 
 _WORKERS = 5
-_LIMITS = {ALL: 8, "a": 2, "b": 2, "c": 2, "vip": 3, "t0": 1, "t1": 1}
-_LIMITS |= {"m": 2, "m/0": 1, "m/1": 1, "m/2": 1}
+_TENANT = {"m": 2, "m/0": 1, "m/1": 1, "m/2": 1}
+_LIMITS = {ALL: 8, "a": 2, "b": 2, "c": 2, "vip": 3, "t0": 1, "t1": 1, **_TENANT}
 _KEYS = ("a", "b", "c", "vip")
 # Sessions whose tasks run in turn. Those of the tenant m have a limit together, too.
 _TURNS = ("t0", "t1", "m/0", "m/1", "m/2")
