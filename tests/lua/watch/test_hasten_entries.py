@@ -101,3 +101,16 @@ async def test_what_an_earlier_version_compared_is_known_without_a_store(
     assert await hasten(scripts, keys, b"a") == ok(1)
     assert await ask(scripts, "EXISTS", keys.watch(0)) == 0
     assert await hasten(scripts, keys, b"a", store="s") == ok(0)
+
+
+async def test_what_an_earlier_version_writes_leaves_what_is_known_of_the_nodes(
+    scripts: Scripts, keys: Keys
+) -> None:
+    known = f"{keys.watch(0)}:history"
+    await ask(scripts, "HSET", known, "history", "h", "store", "")
+    await ask(scripts, "PEXPIRE", known, HOUR)
+    assert await hasten(scripts, keys, b"a", nodes="n", last=True) == ok(1)
+    assert await ask(scripts, "ZCARD", keys.watch(0)) == 1
+    await ask(scripts, "HSET", known, "history", "h", "store", "")
+    assert await hasten(scripts, keys, b"b", nodes="n", last=True) == ok(1)
+    assert await ask(scripts, "ZCARD", keys.watch(0)) == 1
