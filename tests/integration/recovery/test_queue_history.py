@@ -378,6 +378,20 @@ async def test_a_watch_list_whose_node_alone_went_back_is_inspected_soon(spread:
     await spread.pool.queue_all(1)
 
 
+async def test_nodes_that_do_not_say_who_they_are_are_trusted_less() -> None:
+    async with running_cluster() as cluster:
+        rules = "on", ">secret", "~*", "&*", "+@all", "-info"
+        for port in cluster.ports:
+            await cluster.ask(port, "ACL", "SETUSER", "few", *rules)
+        url = cluster.url.replace("://", "://few:secret@")
+        async with RedisStateStore(Settings(url=SecretStr(url))) as store:
+            assert not await node_histories(store.transport)
+            pool = Pool(store)
+            assert not await pool.history.run_once()
+            assert await pool.inspect(await pool.submit(age=timedelta(days=9))) <= _SOON_MS
+            await pool.queue.aclose()
+
+
 async def test_nodes_that_stay_as_they_are_are_hardly_asked(
     spread: Spread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
