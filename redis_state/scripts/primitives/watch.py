@@ -123,6 +123,7 @@ class WatchScripts(ScriptRunner):
         hold_ms: int,
         history: str,
         store: str,
+        nodes: str,
         all: bool,  # noqa: A002
         first_ms: int,
         step_ms: int,

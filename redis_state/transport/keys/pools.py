@@ -40,8 +40,8 @@ class PoolLayout(KeyLayout):
     def watch(self, shard: int) -> str:
         """zset: what a process must inspect -> when, in ms, and 10^13 more for what was found
         ended; ``:clock`` string: the server's time at its last change; ``:history`` hash: history,
-        store, walker, until: the histories of the queues and of the store's server that its entries
-        were compared with. 400 days after a write.
+        store, nodes, walker, until: the histories of the queues, of the store's server and of its
+        cluster's nodes that its entries were compared with. 400 days after a write.
         """
         return watch_key(self.namespace, shard)
 

@@ -10,6 +10,11 @@ inspect them in the usual way.
 Queues on a server of their own stay as they are when the store goes back to an earlier state. Then
 a task may wait again whose job has ended. So its server's history is compared in the same way.
 
+On a cluster the queues have one slot, and so one node. The other nodes have watch lists and
+records, and each may go back alone. So what all primaries say of themselves is compared too. It is
+read when a connection was made, for a node that starts again ends all it had; and with each regular
+comparison. Records and entries do not go back together then, so all unfinished tasks are hastened.
+
 The tasks are read page by page from the index, which has the shard's slot. A page is hastened in
 each round. The shard has the new history once all its pages are hastened: a process that dies
 before leaves the work to the next. A history that changes meanwhile is found in the next round.
@@ -29,6 +34,7 @@ from redis_state.scripts import Reply, ReplyCode
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_status import watch_entry
 from redis_state.stores.task_index import LETTERS
+from redis_state.transport.cluster.node_histories import node_histories
 from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker.queue.queue import Queue
 
@@ -37,6 +43,10 @@ _COMPARE_EVERY_S = 30.0
 # A process that does a page in each round is slower only if it stands still.
 _HOLD_MS = 10_000
 _PAGE = 500
+# On one server a task and its entry go back together. On a cluster the entry may rest that was put
+# off for a pause, and the record be PENDING again.
+_WAITING = LETTERS[TaskStatus.PENDING]
+_UNFINISHED = _WAITING + LETTERS[TaskStatus.RUNNING] + LETTERS[TaskStatus.PAUSED]
 # What is hastened must not hold up what is due: a sweeper inspects more entries of a shard than one
 # in so many ms.
 _STEP_MS = 5
@@ -59,6 +69,7 @@ class QueueHistory:
 
     def __init__(self, store: RedisStateStore, queue: Queue, *, picking: bool = False) -> None:
         self._scripts = store.base.scripts
+        self._transport = store.transport
         self._commands = store.transport.commands
         self._keys = store.base.keys
         self._queue = queue
@@ -66,8 +77,12 @@ class QueueHistory:
         self._walker = new_owner()
         # The store's server, if the queues have another one.
         self._apart = queue.transport is not store.transport
+        self._is_cluster = store.transport.address.is_cluster
+        # When the nodes were asked last: how many connections had been made.
+        self._connections = -1
         self._history = ""
         self._store_history: str = ""
+        self._nodes: str = ""
         self._walks: dict[int, _Walk] = {}
         self._compare_at_s = 0.0
         self.watches: bool = False
@@ -75,25 +90,27 @@ class QueueHistory:
     @property
     def current(self) -> str:
         """The histories as they were found last, "" before that."""
-        return " ".join(filter(None, (self._history, self._store_history)))
+        return " ".join(filter(None, (self._history, self._store_history, self._nodes)))
 
     async def run_once(self) -> bool:
         """Compare, and hasten a page of each shard that has another history.
 
-        Return whether pages are left. While nothing is lost, it is one read of each server. Errors:
-        BackendError.
+        Return whether pages are left. While nothing is lost, it is one read of each server, and
+        twice a minute one of each node of a cluster. Errors: BackendError.
         """
         self.watches = False
         history, picking = await self._queue.history(picking=self._picking)
         stores = await self._of_store() if self._apart else ""
-        self.watches = bool(history and (stores or not self._apart)) and not picking
+        nodes = await self._of_nodes() if self._is_cluster else ""
+        knows_store = (stores or not self._apart) and (nodes or not self._is_cluster)
+        self.watches = bool(history and knows_store) and not picking
         if not history:
             return False
-        found = history, stores
-        is_other = found != (self._history, self._store_history)
+        found = history, stores, nodes
+        is_other = found != (self._history, self._store_history, self._nodes)
         if is_other or monotonic() >= self._compare_at_s:
             self._walks = {shard: _Walk() for shard in range(WATCH_SHARDS)}
-            self._history, self._store_history = found
+            self._history, self._store_history, self._nodes = found
             self._compare_at_s = monotonic() + _COMPARE_EVERY_S
             compared = await asyncio.gather(*map(self._compared_with, range(WATCH_SHARDS)))
             for shard, was in enumerate(compared):
@@ -112,10 +129,20 @@ class QueueHistory:
         )
         return reply.text(0)
 
-    async def _compared_with(self, shard: int) -> tuple[str, str]:
+    async def _of_nodes(self) -> str:
+        """Return the history of the cluster's nodes, "" if one does not say."""
+        connections = self._transport.sender.connections
+        if connections == self._connections and monotonic() < self._compare_at_s:
+            return self._nodes
+        nodes = await node_histories(self._transport)
+        self._connections = connections
+        return nodes
+
+    async def _compared_with(self, shard: int) -> tuple[str, str, str]:
         key = f"{self._keys.watch(shard)}:history"
-        history, stores = await self._commands.hmget(key, "history", "store")
-        return (history or b"").decode(), (stores or b"").decode()
+        held = await self._commands.hmget(key, "history", "store", "nodes")
+        history, stores, nodes = ((each or b"").decode() for each in held)
+        return history, stores, nodes
 
     async def _hasten(self, shard: int, walk: _Walk) -> int | None:
         """Hasten a page of a shard; None if all of it is compared with this history."""
@@ -130,7 +157,7 @@ class QueueHistory:
                 self._keys.task_index(shard),
                 kind="*",
                 value=b"",
-                statuses=LETTERS[TaskStatus.PENDING],
+                statuses=_UNFINISHED if self._is_cluster else _WAITING,
                 newest=False,
                 low=b"(" + walk.place if walk.place else b"[",
                 high=b"(\xff",
@@ -162,6 +189,7 @@ class QueueHistory:
             hold_ms=_HOLD_MS,
             history=self._history,
             store=self._store_history,
+            nodes=self._nodes,
             all=last,
             first_ms=max(0, round((due_s - monotonic()) * 1000)),
             step_ms=_STEP_MS,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from itertools import count
 
@@ -17,8 +19,10 @@ from redis_state import RedisStateStore, Settings
 from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
 from redis_state.stores.task_index import TaskIndex
 from redis_state.testing import eventually
+from redis_state.transport.cluster.node_histories import node_histories
 from redis_state.transport.cluster.slots import slot_of
-from redis_state.transport.keys import WATCH_SHARDS
+from redis_state.transport.keys import WATCH_SHARDS, Keys
+from redis_state.transport.transport import Transport
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery import queue_history
@@ -27,7 +31,7 @@ from redis_state.worker.recovery.sweeper import Sweeper
 from redis_state.worker.tasks.moves import watch_entry
 from redis_state.worker.tasks.new_tasks import NewTasks
 from tests.support.processes.pools import SESSION, pool, queue_of
-from tests.support.servers.clusters import running_cluster
+from tests.support.servers.clusters import Cluster, running_cluster
 from tests.support.servers.rollback import Rollback, rolling_back
 from tests.support.sizes import sizes
 from tests.support.tasks.crash_states import (
@@ -288,6 +292,126 @@ async def test_a_node_of_a_cluster_whose_history_went_back_loses_no_task() -> No
             await swept.compare()
             await swept.queue_all(6)
             await swept.queue.aclose()
+
+
+@dataclass
+class Spread:
+    """A cluster, and a task whose record, watch list and queue have a node each."""
+
+    cluster: Cluster
+    pool: Pool
+    task: str
+    of_record: int
+    of_watch: int
+
+    async def go_back(self, node: int) -> None:
+        """Start a node again from what it had saved; the others go on."""
+        before = await self.cluster.ask(node, "INFO", "server")
+        self.cluster.kill(node)
+        self.cluster.start_node(node)
+        await self.cluster.settled()
+        assert await self.cluster.ask(node, "INFO", "server") != before
+
+    async def status(self) -> TaskStatus:
+        view = await self.pool.store.tasks.look(SESSION, self.task)
+        assert view is not None
+        return view.status
+
+    async def pause(self) -> str:
+        """Run the task until it pauses; return the token of its pause."""
+        pool = self.pool
+        assert len(await pool.queue.claim(pool.name, limit=10)) == 1
+        token = await pause(pool.store, await started(pool.store, self.task))
+        await pool.queue.drop_claims(pool.name, [((SESSION, self.task), None)], before_ms=2**52)
+        return token
+
+
+@pytest.fixture
+async def spread() -> AsyncIterator[Spread]:
+    async with running_cluster() as cluster:
+        keys = Keys("spread")
+        for _ in range(1_000):
+            # The name that the next task has.
+            ahead = f"t{next(_NAMES) + 1}"
+            shard = zlib.crc32(watch_entry(SESSION, ahead)) % WATCH_SHARDS
+            names = keys.queue_history(), keys.tasks(SESSION), keys.watch(shard)
+            nodes = [await cluster.owner(slot_of(name)) for name in names]
+            if len(set(nodes)) == len(nodes):
+                break
+        else:
+            pytest.fail("no task has its keys on three nodes")
+        settings = Settings(url=SecretStr(cluster.url), namespace=keys.namespace)
+        async with RedisStateStore(settings) as store:
+            pool = Pool(store)
+            await pool.compare()
+            assert await pool.submit(age=timedelta(days=9)) == ahead
+            assert await pool.inspect(ahead) > _SOON_MS
+            yield Spread(cluster, pool, ahead, *nodes[1:])
+            await pool.queue.aclose()
+
+
+async def test_a_record_whose_node_alone_went_back_is_queued_again(spread: Spread) -> None:
+    """The task is paused, and its entry rests. Then its record waits again, without a job."""
+    await spread.cluster.ask(spread.of_record, "SAVE")
+    await spread.pause()
+    assert await spread.pool.inspect(spread.task) > _SOON_MS
+    await spread.go_back(spread.of_record)
+    assert await spread.status() is TaskStatus.PENDING
+    assert await spread.pool.waiting() == 0
+    assert await spread.pool.due_ms(spread.task) > _SOON_MS
+    await spread.pool.compare()
+    assert await spread.pool.due_ms(spread.task) <= _SOON_MS
+    await spread.pool.queue_all(1)
+
+
+async def test_a_watch_list_whose_node_alone_went_back_is_inspected_soon(spread: Spread) -> None:
+    """A client dies between its decision and the queue. The entry that was due soon is lost."""
+    await spread.cluster.ask(spread.of_watch, "SAVE")
+    await decide(spread.pool.store, await spread.pause())
+    assert await spread.pool.due_ms(spread.task) <= 2_000
+    await spread.go_back(spread.of_watch)
+    assert await spread.status() is TaskStatus.PENDING
+    assert await spread.pool.waiting() == 0
+    assert await spread.pool.due_ms(spread.task) > _SOON_MS
+    await spread.pool.compare()
+    assert await spread.pool.due_ms(spread.task) <= _SOON_MS
+    await spread.pool.queue_all(1)
+
+
+async def test_nodes_that_do_not_say_who_they_are_are_trusted_less() -> None:
+    async with running_cluster() as cluster:
+        rules = "on", ">secret", "~*", "&*", "+@all", "-info"
+        for port in cluster.ports:
+            await cluster.ask(port, "ACL", "SETUSER", "few", *rules)
+        url = cluster.url.replace("://", "://few:secret@")
+        async with RedisStateStore(Settings(url=SecretStr(url))) as store:
+            assert not await node_histories(store.transport)
+            pool = Pool(store)
+            assert not await pool.history.run_once()
+            assert await pool.inspect(await pool.submit(age=timedelta(days=9))) <= _SOON_MS
+            await pool.queue.aclose()
+
+
+async def test_nodes_that_stay_as_they_are_are_hardly_asked(
+    spread: Spread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Transport] = []
+
+    async def counted(transport: Transport) -> str:
+        asked.append(transport)
+        return await node_histories(transport)
+
+    monkeypatch.setattr(queue_history, "node_histories", counted)
+    monkeypatch.setattr(queue_history, "_COMPARE_EVERY_S", 3_600.0)
+    pool = Pool(spread.pool.store)
+    await pool.compare()
+    first = len(asked)
+    assert first
+    for _ in range(10):
+        await pool.history.run_once()
+    assert len(asked) <= first + 1
+    assert await pool.inspect(spread.task) > _SOON_MS
+    await pool.queue.aclose()
 
 
 # Who hastens

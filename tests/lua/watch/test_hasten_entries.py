@@ -14,6 +14,7 @@ async def hasten(
     walker: str = "w",
     history: str = "h",
     store: str = "",
+    nodes: str = "",
     hold_ms: int = HOUR,
     last: bool = False,
 ) -> Reply:
@@ -23,6 +24,7 @@ async def hasten(
         hold_ms=hold_ms,
         history=history,
         store=store,
+        nodes=nodes,
         all=last,
         first_ms=1_000,
         step_ms=100,
@@ -80,6 +82,16 @@ async def test_another_history_of_the_store_is_hastened_too(scripts: Scripts, ke
         assert await ask(scripts, "ZCARD", keys.watch(0)) == count
 
 
+async def test_another_history_of_the_nodes_is_hastened_too(scripts: Scripts, keys: Keys) -> None:
+    assert await hasten(scripts, keys, last=True, nodes="n") == ok(1)
+    assert await hasten(scripts, keys, b"a", nodes="n") == ok(1)
+    assert await ask(scripts, "EXISTS", keys.watch(0)) == 0
+    for count, nodes in enumerate(("n2", ""), start=1):
+        entry = b"%d" % count
+        assert await hasten(scripts, keys, entry, nodes=nodes, last=True) == ok(1)
+        assert await ask(scripts, "ZCARD", keys.watch(0)) == count
+
+
 async def test_what_an_earlier_version_compared_is_known_without_a_store(
     scripts: Scripts, keys: Keys
 ) -> None:
@@ -89,3 +101,16 @@ async def test_what_an_earlier_version_compared_is_known_without_a_store(
     assert await hasten(scripts, keys, b"a") == ok(1)
     assert await ask(scripts, "EXISTS", keys.watch(0)) == 0
     assert await hasten(scripts, keys, b"a", store="s") == ok(0)
+
+
+async def test_what_an_earlier_version_writes_leaves_what_is_known_of_the_nodes(
+    scripts: Scripts, keys: Keys
+) -> None:
+    known = f"{keys.watch(0)}:history"
+    await ask(scripts, "HSET", known, "history", "h", "store", "")
+    await ask(scripts, "PEXPIRE", known, HOUR)
+    assert await hasten(scripts, keys, b"a", nodes="n", last=True) == ok(1)
+    assert await ask(scripts, "ZCARD", keys.watch(0)) == 1
+    await ask(scripts, "HSET", known, "history", "h", "store", "")
+    assert await hasten(scripts, keys, b"b", nodes="n", last=True) == ok(1)
+    assert await ask(scripts, "ZCARD", keys.watch(0)) == 1

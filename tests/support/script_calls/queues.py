@@ -139,6 +139,7 @@ CALLS: dict[str, Call] = {
         hold_ms=HOUR,
         history="h",
         store="",
+        nodes="",
         all=False,
         first_ms=0,
         step_ms=1,
