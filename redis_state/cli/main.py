@@ -24,8 +24,8 @@ _EXTRAS = {
 
 # They add their commands to `commands.app` when they are imported.
 MODULES = (
-    *("demo", "tasks.reading", "tasks.control", "tasks.messages", "pool.queues", "pool.schedules"),
-    "pool.schedule_editing",
+    *("demo", "tasks.listing", "tasks.reading", "tasks.control", "tasks.messages"),
+    *("pool.queues", "pool.schedules", "pool.schedule_editing"),
     *("tasks.finding", "tasks.operate", "tasks.replay", "servers.server", "servers.migrate"),
     *("pool.versions", "pool.rates", "servers.gateway", "servers.dev", "servers.langgraph"),
     *("archive.state", "archive.reading", "archive.running", "archive.keeping", "servers.forget"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from redis_state.http_client.client import HttpTaskClient
 from redis_state.http_client.collections import HttpQueues, HttpRates, HttpSchedules
 from redis_state.http_client.documents import TaskTree, Timeline
-from redis_state.http_client.requests import Credentials
+from redis_state.http_client.requests.caller import Credentials
 
 __all__ = [
     "Credentials",

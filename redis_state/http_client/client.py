@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, Unpack
 from redis_state import limits
 from redis_state.errors import InvalidField, TaskUnknown
 from redis_state.http_client.collections import HttpQueues, HttpRates, HttpSchedules
-from redis_state.http_client.decisions import HttpDecisions
-from redis_state.http_client.erasing import HttpErasing
-from redis_state.http_client.gathering import HttpGathering
-from redis_state.http_client.messages import HttpMessaging
-from redis_state.http_client.requests import Ask, Credentials, GatewayCaller
-from redis_state.http_client.streams import UpdateStreams
-from redis_state.http_client.tasks import HttpTasks
+from redis_state.http_client.requests.caller import Ask, Credentials, GatewayCaller
+from redis_state.http_client.requests.streams import UpdateStreams
+from redis_state.http_client.tasks.decisions import HttpDecisions
+from redis_state.http_client.tasks.erasing import HttpErasing
+from redis_state.http_client.tasks.gathering import HttpGathering
+from redis_state.http_client.tasks.messaging import HttpMessaging
+from redis_state.http_client.tasks.operations import HttpOperations
 from redis_state.models import StateUpdate, TaskState, UpdateType
 from redis_state.models.attributes import Attributes, check_attributes
 from redis_state.models.tasks import new_id
@@ -37,7 +37,7 @@ _PATIENCE_S = 300.0
 _OF_HOSTS: Final = frozenset({"task_type", "context", "sent"})
 
 
-class HttpTaskClient(HttpTasks, HttpGathering, HttpDecisions, HttpMessaging, HttpErasing):
+class HttpTaskClient(HttpOperations, HttpDecisions, HttpGathering, HttpMessaging, HttpErasing):
     """`TaskClient` over HTTP: the same methods, models and errors, for what a gateway offers.
 
     ``base_url`` is where the gateway is mounted. ``token`` is a key or a token of the caller, or a

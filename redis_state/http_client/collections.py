@@ -17,7 +17,7 @@ from redis_state.http_client.documents import (
     read_rate_use,
     read_schedule,
 )
-from redis_state.http_client.requests import Ask, GatewayCaller, key_of, not_readable
+from redis_state.http_client.requests.caller import Ask, GatewayCaller, key_of, not_readable
 from redis_state.worker import (
     Occurrence,
     QueueInfo,

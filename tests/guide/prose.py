@@ -30,7 +30,7 @@ _UNRENAMED = {
     ("redis_state/gateway/calls.py", "asked"),
     ("redis_state/gateway/console/pages.py", "asked"),
     ("redis_state/http_client/documents.py", "said"),
-    ("redis_state/http_client/sending.py", "tells"),
+    ("redis_state/http_client/requests/sending.py", "tells"),
     ("redis_state/integrations/langgraph/handler/run.py", "_awaits_input"),
 }
 # Class names that were renamed; as plain words of a sentence they may stay.

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from redis_state import Settings
-from redis_state.http_client.requests import tls_for
+from redis_state.http_client.requests.caller import tls_for
 from tests.support.processes import forkserver
 from tests.support.servers.faults import importing
 from tests.support.servers.ports import free_port

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from redis_state.cli.client import client_of
 from redis_state.cli.commands import AsJson, Url, app
 from redis_state.cli.exit_codes import run
 from redis_state.cli.output import harmless, print_json, print_line, print_table
-from redis_state.cli.tasks.reading import client_of
 from redis_state.documents import queue_document, queue_key_document
 from redis_state.errors import InvalidField
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from redis_state.cli.client import client_of
 from redis_state.cli.commands import AsJson, Url, app
 from redis_state.cli.exit_codes import run
 from redis_state.cli.output import print_json, print_table
 from redis_state.cli.pool.queues import read_rate
-from redis_state.cli.tasks.reading import client_of
 from redis_state.documents import rates_document
 
 if TYPE_CHECKING:

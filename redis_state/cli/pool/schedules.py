@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from redis_state.cli.arguments import json_of, length_of, moment_of
+from redis_state.cli.client import client_of
 from redis_state.cli.commands import AsJson, Url, app
 from redis_state.cli.exit_codes import Making, run
 from redis_state.cli.output import age, harmless, print_json, print_line, print_table
 from redis_state.cli.tasks.filters import read_attributes
-from redis_state.cli.tasks.reading import client_of
 from redis_state.documents import occurrence_document, schedule_document
 from redis_state.errors import ScheduleUnknown
 from redis_state.models.tasks import new_id

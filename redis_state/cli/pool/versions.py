@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from redis_state.cli.client import client_of
 from redis_state.cli.commands import AsJson, Url, app
 from redis_state.cli.exit_codes import run
 from redis_state.cli.output import print_json, print_table
-from redis_state.cli.tasks.reading import client_of
 
 if TYPE_CHECKING:
     from redis_state.worker import HandlerVersion, UnservedTasks

@@ -8,6 +8,7 @@ import typer
 
 from redis_state.cli.arguments import json_of
 from redis_state.cli.arguments import user_name as _me
+from redis_state.cli.client import SessionId, TaskId, client_of, found
 from redis_state.cli.commands import AsJson, Url, app
 from redis_state.cli.exit_codes import Making, complain, run
 from redis_state.cli.output import (
@@ -18,7 +19,6 @@ from redis_state.cli.output import (
     print_line,
     revealed_document,
 )
-from redis_state.cli.tasks.reading import SessionId, TaskId, client_of, found
 from redis_state.documents import task_document
 from redis_state.errors import CallerError, Conflict, InvalidDecision, InvalidField, NotFound
 from redis_state.models import SteeringEventType, TaskState

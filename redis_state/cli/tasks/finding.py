@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from redis_state.cli.arguments import json_of, length_of, moment_of
+from redis_state.cli.client import OfSession, client_of
 from redis_state.cli.commands import AsJson, Url, app
 from redis_state.cli.exit_codes import Making, complain, run
 from redis_state.cli.output import age, brief, coloured, print_json, print_line, print_table
@@ -22,7 +23,6 @@ from redis_state.cli.tasks.filters import (
     filters,
     read_attributes,
 )
-from redis_state.cli.tasks.reading import OfSession, client_of
 from redis_state.documents import summary_document
 from redis_state.errors import CallerError
 from redis_state.models import TaskStatus

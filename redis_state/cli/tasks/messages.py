@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from redis_state.cli.arguments import json_of, user_name
+from redis_state.cli.client import SessionId, TaskId, client_of, found
 from redis_state.cli.commands import AsJson, Url, app
 from redis_state.cli.exit_codes import Making, run
 from redis_state.cli.output import brief, harmless, print_json, print_line, print_table
 from redis_state.cli.tasks.control import IdempotencyKey
-from redis_state.cli.tasks.reading import SessionId, TaskId, client_of, found
 from redis_state.errors import NotFound
 from redis_state.models.tasks import new_id
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from redis_state.cli.client import client_of
 from redis_state.cli.commands import app
 from redis_state.cli.exit_codes import ExitCode, Making, complain, run
 from redis_state.cli.output import harmless, print_json, print_line
-from redis_state.cli.tasks.reading import client_of
 from redis_state.cli.tasks.selection import Selection, selecting
 from redis_state.documents import task_document
 from redis_state.models import TaskState

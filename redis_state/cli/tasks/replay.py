@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from redis_state.cli.client import SessionId, TaskId, client_of
 from redis_state.cli.commands import AsJson, Url, app
 from redis_state.cli.exit_codes import ExitCode, complain, or_exit, run
 from redis_state.cli.loading import load
@@ -25,7 +26,7 @@ from redis_state.cli.output import (
     print_table,
     save_to,
 )
-from redis_state.cli.tasks.reading import SessionId, TaskId, client_of, pages_of
+from redis_state.cli.tasks.listing import pages_of
 from redis_state.errors import (
     CallerError,
     CorruptState,

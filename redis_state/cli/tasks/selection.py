@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, get_ty
 
 import typer
 
+from redis_state.cli.client import OfSession
 from redis_state.cli.commands import AsJson, Url
 from redis_state.cli.exit_codes import run
 from redis_state.cli.tasks.filters import (
@@ -22,7 +23,6 @@ from redis_state.cli.tasks.filters import (
     Statuses,
     filters,
 )
-from redis_state.cli.tasks.reading import OfSession
 from redis_state.errors import CallerError
 
 if TYPE_CHECKING:

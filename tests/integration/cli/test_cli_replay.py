@@ -84,7 +84,7 @@ async def test_a_limit_counts_the_tasks_that_are_chosen(
             await client.submit("order", session_id=SESSION, task_id=name)
             await open_token(waiting, name)
     # As if there were more than one page of them.
-    monkeypatch.setattr("redis_state.cli.tasks.reading._PAGE", 1)
+    monkeypatch.setattr("redis_state.cli.tasks.listing._PAGE", 1)
     monkeypatch.setattr("redis_state.cli.tasks.replay._LIMIT", 1)
     ran = await cli(settings, "replay", f"{WORKER}:SAME", "--json", "--handler", "other")
     assert [one["task_id"] for one in ran.document["tasks"]] == ["two"]

@@ -108,7 +108,7 @@ async def test_dead_tasks_are_listed(client: TaskClient, settings: Settings) -> 
 async def test_dead_tasks_are_all_listed_page_by_page(
     client: TaskClient, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redis_state.cli.tasks.reading._PAGE", 2)
+    monkeypatch.setattr("redis_state.cli.tasks.listing._PAGE", 2)
     dead = [await given_up(client.store) for _ in range(5)]
     listed = (await cli(settings, "tasks", "--dead", "--json", "-s", SESSION)).document
     assert [each["task_id"] for each in listed] == dead[::-1]

@@ -19,8 +19,8 @@ from redis_state.archive.waiting import ArchiveList
 from redis_state.archive.working import WorkingArchivers
 from redis_state.erasure import Eraser, release_held
 from redis_state.gateway.answers import problem_answer, problem_of
-from redis_state.http_client.problems import read_problem
-from redis_state.http_client.requests import Ask
+from redis_state.http_client.requests.caller import Ask
+from redis_state.http_client.requests.problems import read_problem
 from redis_state.models import StoredEvent, TaskStatus
 from redis_state.stores.kept_elsewhere import ElsewhereSigns
 from redis_state.testing import eventually

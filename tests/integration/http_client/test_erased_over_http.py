@@ -13,8 +13,8 @@ pytest.importorskip("starlette", reason="needs the gateway extra")
 from redis_state import errors
 from redis_state.errors import LostRace, RedisStateError, SessionRunning
 from redis_state.gateway.answers import problem_answer, problem_of
-from redis_state.http_client.problems import read_problem
-from redis_state.http_client.requests import Ask
+from redis_state.http_client.requests.caller import Ask
+from redis_state.http_client.requests.problems import read_problem
 from tests.support.http.http_gateway import OverHttp
 
 pytestmark = pytest.mark.role("any", why="it reads the names of all keys")

@@ -16,8 +16,9 @@ pytest.importorskip("starlette", reason="needs the gateway extra")
 from redis_state import RedisStateStore, Settings, errors
 from redis_state.gateway import app, create_gateway
 from redis_state.gateway.streaming.hub import Hub
-from redis_state.http_client import HttpTaskClient, streams
-from redis_state.http_client.server_events import EventReader, ServerEvent
+from redis_state.http_client import HttpTaskClient
+from redis_state.http_client.requests import streams
+from redis_state.http_client.requests.server_events import EventReader, ServerEvent
 from redis_state.models import StateUpdate, TaskStatus, UpdateType
 from redis_state.stores.sessions.session_log import Entry
 from redis_state.testing import eventually

@@ -14,8 +14,8 @@ from pydantic import BaseModel
 
 from redis_state import RedisStateStore, errors
 from redis_state.gateway.auth.principal import Principal
-from redis_state.http_client import streams
-from redis_state.http_client.server_events import EventReader
+from redis_state.http_client.requests import streams
+from redis_state.http_client.requests.server_events import EventReader
 from redis_state.models import StateUpdate, TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import TaskContext

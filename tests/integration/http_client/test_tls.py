@@ -14,7 +14,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import errors
 from redis_state.http_client import HttpTaskClient
-from redis_state.http_client.requests import tls_for
+from redis_state.http_client.requests.caller import tls_for
 from tests.support.servers.faults import certificate, tls_server_context
 from tests.support.servers.ports import free_port
 

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 
 from redis_state import Settings
-from redis_state.http_client.requests import tls_for
+from redis_state.http_client.requests.caller import tls_for
 from redis_state.stores.a2a.task_model import Phase
 from redis_state.testing import eventually
 from tests.support.a2a.tasks import caller, server_on

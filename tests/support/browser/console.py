@@ -11,7 +11,7 @@ from urllib.parse import quote, urlsplit
 import httpx
 
 from redis_state.gateway import ApiKeys, make_api_key
-from redis_state.http_client.requests import tls_for
+from redis_state.http_client.requests.caller import tls_for
 
 HERE = "https://console.test"
 

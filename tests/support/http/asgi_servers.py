@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import uvicorn
 
-from redis_state.http_client.requests import tls_for
+from redis_state.http_client.requests.caller import tls_for
 from redis_state.testing import eventually
 from tests.support.http.event_streams import PATIENCE_S, Event, EventParser
 

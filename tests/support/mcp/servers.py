@@ -18,7 +18,7 @@ from mcp.server.mcpserver import Context, MCPServer
 from pydantic import AnyHttpUrl
 
 from redis_state import RedisStateStore
-from redis_state.http_client.requests import tls_for
+from redis_state.http_client.requests.caller import tls_for
 from redis_state.integrations.mcp import (
     RedisEventStore,
     RedisSubscriptionBus,

@@ -18,8 +18,8 @@ from redis_state.errors import RedisStateError
 from redis_state.gateway.answers import HttpProblem, not_known_now, problem_answer, problem_of
 from redis_state.http_client import HttpTaskClient
 from redis_state.http_client.documents import read_queue_key
-from redis_state.http_client.problems import Problem, read_problem
-from redis_state.http_client.requests import Ask
+from redis_state.http_client.requests.caller import Ask
+from redis_state.http_client.requests.problems import Problem, read_problem
 from redis_state.worker import QueueKeyInfo
 
 AT_MS = 1_700_000_000_123

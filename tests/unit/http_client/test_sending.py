@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from redis_state.http_client.sending import Sending
+from redis_state.http_client.requests.sending import Sending
 
 _CONNECTED = ["connection.connect_tcp.started", "connection.connect_tcp.complete"]
 _HEADERS = ["send_request_headers.started", "send_request_headers.complete"]

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("httpx", reason="needs the http extra")
 
-from redis_state.http_client import server_events
-from redis_state.http_client.server_events import EventReader, ServerEvent
+from redis_state.http_client.requests import server_events
+from redis_state.http_client.requests.server_events import EventReader, ServerEvent
 
 TEXT = (
     b"\xef\xbb\xbfretry: 200\n\n:\n\nid: 1-5\nevent: PROGRESS\ndata: {}\n\n"

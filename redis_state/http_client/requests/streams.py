@@ -14,9 +14,9 @@ from typing import Any
 
 from redis_state import limits
 from redis_state.errors import BackendUnavailable, CommandRefused, TaskUnknown
-from redis_state.http_client.problems import gap_of
-from redis_state.http_client.requests import Ask, GatewayCaller
-from redis_state.http_client.server_events import EventReader, ServerEvent
+from redis_state.http_client.requests.caller import Ask, GatewayCaller
+from redis_state.http_client.requests.problems import gap_of
+from redis_state.http_client.requests.server_events import EventReader, ServerEvent
 from redis_state.models import StateUpdate, UpdateType
 from redis_state.serialization import codec
 from redis_state.stores.sessions.session_log import Entry

@@ -30,8 +30,8 @@ from redis_state.errors import (
     OutcomeUnknown,
     RedisStateError,
 )
-from redis_state.http_client.problems import Problem, read_problem
-from redis_state.http_client.sending import Sending
+from redis_state.http_client.requests.problems import Problem, read_problem
+from redis_state.http_client.requests.sending import Sending
 from redis_state.models.tasks import new_id
 from redis_state.serialization import codec
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any, Literal
 
-from redis_state.http_client.requests import Ask, GatewayCaller
+from redis_state.http_client.requests.caller import Ask, GatewayCaller
+from redis_state.http_client.tasks.paths import session_path
 from redis_state.models.attributes import AttributeValue, check_attributes
 from redis_state.models.erasure import ErasureReport
-from redis_state.worker.client.operations import check_id
 
 
 class HttpErasing:
@@ -33,11 +33,11 @@ class HttpErasing:
 
         Tasks that run have 10 seconds to notice that they are cancelled.
         """
-        check_id("session_id", session_id)
+        path = session_path(session_id)
         query = [("dry_run", "true" if dry_run else "false"), ("running", running)]
         # An earlier gateway does not know it.
         query += [("leave_unset", "true")] if leave_unset else []
-        ask = Ask("DELETE", ("sessions", session_id), query)
+        ask = Ask("DELETE", path, query)
         return await self._erase(ask, dry_run=dry_run)
 
     async def forget_user(

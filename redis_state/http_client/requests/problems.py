@@ -45,7 +45,7 @@ from redis_state.errors import (
 from redis_state.serialization import codec
 
 if TYPE_CHECKING:
-    from redis_state.http_client.requests import Ask
+    from redis_state.http_client.requests.caller import Ask
 
 _UNAUTHORISED, _NOT_FOUND, _CONFLICT, _TOO_MANY, _UNAVAILABLE = 401, 404, 409, 429, 503
 # What a proxy answers when it has no gateway to ask, or has lost it.

@@ -6,7 +6,8 @@ from typing import Any
 
 from redis_state.errors import InvalidField, TokenUnknown
 from redis_state.http_client.documents import read_pause
-from redis_state.http_client.requests import Ask, GatewayCaller, key_of
+from redis_state.http_client.requests.caller import Ask, key_of
+from redis_state.http_client.tasks.reading import HttpReading
 from redis_state.models import TaskState
 from redis_state.primitives.listed import behind_a_write
 from redis_state.transport.keys import is_pause_id
@@ -15,14 +16,8 @@ from redis_state.worker import OpenPause, PausePage
 _PAGE = 500
 
 
-class HttpDecisions:
+class HttpDecisions(HttpReading):
     """The part of the client that decides pauses."""
-
-    _caller: GatewayCaller
-
-    async def get(self, session_id: str, task_id: str) -> TaskState | None:
-        """Return a task, or None."""
-        raise NotImplementedError
 
     async def approve(
         self,

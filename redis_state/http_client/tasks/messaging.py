@@ -13,13 +13,13 @@ from redis_state.errors import (
     TaskUnknown,
 )
 from redis_state.http_client.documents import read_value
-from redis_state.http_client.requests import Ask, GatewayCaller, key_of
-from redis_state.http_client.server_events import ServerEvent
-from redis_state.http_client.streams import UpdateStreams
+from redis_state.http_client.requests.caller import Ask, GatewayCaller, key_of
+from redis_state.http_client.requests.server_events import ServerEvent
+from redis_state.http_client.requests.streams import UpdateStreams
+from redis_state.http_client.tasks.paths import task_path
 from redis_state.models import UpdateType
 from redis_state.serialization import codec
 from redis_state.worker import PublishedValue
-from redis_state.worker.client.operations import check_id
 from redis_state.worker.tasks.messaging.messages import REQUEST_TIMEOUT_S, late_reply
 from redis_state.worker.tasks.messaging.payloads import (
     check_name,
@@ -54,7 +54,7 @@ class HttpMessaging:
         given = idempotency_key
         ask = Ask(
             "POST",
-            (*_path(session_id, task_id), "signal"),
+            task_path(session_id, task_id, "signal"),
             body={"name": check_name("name", name), "payload": codec.decode(data)},
             key=key_of("idempotency_key", given),
             missing=lambda: TaskUnknown(task_id),
@@ -87,7 +87,7 @@ class HttpMessaging:
             wait_s = min(max(until - clock(), 0.0), self._caller.longest_wait_s)
             ask = Ask(
                 "POST",
-                (*_path(session_id, task_id), "request"),
+                task_path(session_id, task_id, "request"),
                 body={"name": check_name("name", name), "payload": data, "wait_s": wait_s},
                 key=key,
                 missing=lambda: TaskUnknown(task_id),
@@ -120,7 +120,7 @@ class HttpMessaging:
         See `TaskClient.value`.
         """
         check_type(type)
-        path = (*_path(session_id, task_id), "values", check_name("key", key))
+        path = task_path(session_id, task_id, "values", check_name("key", key))
         ask = Ask("GET", path, missing=None)
         found = await self._caller.call(ask)
         if found is None and wait is not None:
@@ -132,7 +132,7 @@ class HttpMessaging:
 
     async def values(self, session_id: str, task_id: str) -> list[PublishedValue]:
         """List the values that a task has published, by key."""
-        ask = Ask("GET", (*_path(session_id, task_id), "values"), missing=None)
+        ask = Ask("GET", task_path(session_id, task_id, "values"), missing=None)
         found = await self._caller.call(ask)
         return [] if found is None else [read_value(each) for each in found["values"]]
 
@@ -166,9 +166,3 @@ def _may_announce(event: ServerEvent, key: str) -> bool:
             return bool(name == key)
         case _:
             return False
-
-
-def _path(session_id: str, task_id: str) -> tuple[str, ...]:
-    check_id("session_id", session_id)
-    check_id("task_id", task_id)
-    return ("sessions", session_id, "tasks", task_id)

@@ -7,7 +7,7 @@ from typing import Any, TypedDict, Unpack
 
 from redis_state import limits
 from redis_state.errors import InvalidField
-from redis_state.http_client.requests import Ask, GatewayCaller, key_of
+from redis_state.http_client.requests.caller import Ask, GatewayCaller, key_of
 from redis_state.models.attributes import Attributes, check_attributes
 from redis_state.worker.client.operations import check_id
 

@@ -1,0 +1,1 @@
+"""The methods of the client for tasks and sessions, a file for each kind."""
