@@ -200,9 +200,8 @@ async def test_what_cannot_be_changed_is_refused_with_the_same_facts(over: OverH
     wrong = errors.InvalidField
     await _refused(over, lambda client: client.submit("", session_id="s"), wrong)
     await _refused(over, lambda client: client.submit("echo", session_id=5), wrong)
-    await _refused(
-        over, lambda c: c.submit("echo", session_id="s", on_busy="reject", limit_key="k"), wrong
-    )
+    later: Any = {"on_busy": "interrupt", "delay": timedelta(seconds=1)}
+    await _refused(over, lambda c: c.submit("echo", session_id="s", **later), wrong)
     for client in (over.direct, over.http):
         assert await client.cancel("s", "done") is False
         assert await client.cancel("s", "none") is False
