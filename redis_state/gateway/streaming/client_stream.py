@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Self, TypeAlias
 
 from redis_state.errors import BackendUnavailable, CursorGap, RedisStateError, TaskUnknown
 from redis_state.gateway.failures import log_failure
 from redis_state.gateway.streaming import events
 from redis_state.gateway.streaming.events import Frame
-from redis_state.gateway.streaming.family import TaskFamily
+from redis_state.gateway.streaming.wanted import EVERYTHING, Visible, Wanted
 from redis_state.models import StateUpdate
 from redis_state.stores.sessions.session_log import EntryPage
 
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from redis_state.gateway.streaming.feed import Feed
     from redis_state.gateway.streaming.hub import Hub
 
-Visible: TypeAlias = Callable[[StateUpdate], StateUpdate | None]
 HasRight: TypeAlias = Callable[[], Awaitable[bool]]
 
 _CHUNK_BYTES = 64 << 10
@@ -32,40 +30,6 @@ _FIRST_PAGE, _LARGEST_PAGE = 16, 256
 _PAGE_BYTES = 256 << 10
 _RETRY_S = 0.5
 _PATIENCE_S = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a client gets of a session's rows."""
-
-    task_id: str | None = None
-    types: frozenset[str] | None = None
-    visible: Visible | None = None
-    # Its rows are wanted too, while the task is not terminal.
-    family: TaskFamily | None = None
-
-    @property
-    def topic(self) -> str | None:
-        """The task whose rows are all that is wanted; None for those of several."""
-        return self.task_id if self.family is None else None
-
-    def has(self, frame: Frame) -> bool:
-        """Return whether a row is of the wanted task and types."""
-        if self.family is not None:
-            if not self.family.has(frame):
-                return False
-        elif self.task_id is not None and frame.task_id != self.task_id:
-            return False
-        if frame.update_type is None:
-            return False
-        return self.types is None or frame.update_type in self.types
-
-    def ends(self, frame: Frame) -> bool:
-        """Return whether a row says that the wanted task is terminal."""
-        return frame.ends_task and self.task_id is not None and frame.task_id == self.task_id
-
-
-EVERYTHING: Final = Wanted()
 
 
 class ClientStream(AsyncIterator[bytes]):

@@ -11,16 +11,11 @@ from typing import Final, Self
 
 from redis_state import limits
 from redis_state.errors import BackendUnavailable, InvalidField
-from redis_state.gateway.streaming.client_stream import (
-    EVERYTHING,
-    ClientStream,
-    HasRight,
-    Visible,
-    Wanted,
-)
+from redis_state.gateway.streaming.client_stream import ClientStream, HasRight
 from redis_state.gateway.streaming.events import check_cursor, check_types
 from redis_state.gateway.streaming.family import TaskFamily
 from redis_state.gateway.streaming.feed import Feed
+from redis_state.gateway.streaming.wanted import EVERYTHING, Visible, Wanted
 from redis_state.models import UpdateType
 from redis_state.models.tasks import utc_now
 from redis_state.store import RedisStateStore
