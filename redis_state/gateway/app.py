@@ -41,23 +41,16 @@ from redis_state.gateway.openapi import describe
 from redis_state.gateway.requests.guard import RequestGuard, check_origins
 from redis_state.gateway.requests.limits import CallerUsage, GatewayLimits
 from redis_state.gateway.requests.masking import masked_scope
-from redis_state.gateway.routes import (
+from redis_state.gateway.routes.pool import health, queues, rates, schedules, workers
+from redis_state.gateway.routes.sessions import events, sessions, socket, updates
+from redis_state.gateway.routes.tasks import (
     bulk,
     changes,
-    events,
     gathering,
-    health,
     hooks,
     messages,
     pauses,
-    queues,
-    rates,
-    schedules,
-    sessions,
-    socket,
     tasks,
-    updates,
-    workers,
 )
 from redis_state.gateway.runtime import PerLoop
 from redis_state.gateway.streaming.hub import Hub

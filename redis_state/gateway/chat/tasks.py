@@ -29,7 +29,7 @@ from redis_state.gateway.chat.task_parts import TaskParts
 from redis_state.gateway.cutting import cut_tokens
 from redis_state.gateway.documents import pause_document
 from redis_state.gateway.known_pauses import KnownPause
-from redis_state.gateway.routes.pauses import decidable_pause, decide
+from redis_state.gateway.routes.tasks.pauses import decidable_pause, decide
 from redis_state.gateway.showing import shown_content, shown_error
 from redis_state.gateway.streaming.family import TaskFamily
 from redis_state.models import StateUpdate, TaskState, TaskStatus, UpdateType

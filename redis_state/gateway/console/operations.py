@@ -5,18 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from redis_state.gateway.calls import Operation
-from redis_state.gateway.routes import (
-    bulk,
-    changes,
-    events,
-    pauses,
-    queues,
-    rates,
-    schedules,
-    sessions,
-    tasks,
-    workers,
-)
+from redis_state.gateway.routes.pool import queues, rates, schedules, workers
+from redis_state.gateway.routes.sessions import events, sessions
+from redis_state.gateway.routes.tasks import bulk, changes, pauses, tasks
 
 
 def _by_name() -> dict[str, Operation]:

@@ -16,7 +16,7 @@ pytest.importorskip("jsonschema", reason="needs the forms extra")
 
 from redis_state.errors import BackendUnavailable
 from redis_state.gateway import GatewayLimits, create_gateway
-from redis_state.gateway.routes import hooks
+from redis_state.gateway.routes.tasks import hooks
 from redis_state.testing import eventually
 from tests.support.http.gateway import (
     Served,

@@ -18,7 +18,7 @@ from redis_state.gateway.calls import ApiCall, authorise, validated
 from redis_state.gateway.console.operations import STREAM_EVENTS
 from redis_state.gateway.console.pages import PageCall
 from redis_state.gateway.requests.queries import EventsQuery
-from redis_state.gateway.routes.events import begin_stream
+from redis_state.gateway.routes.sessions.events import begin_stream
 from redis_state.gateway.streaming import events
 from redis_state.gateway.streaming.begun import BegunStream, Streamed
 from redis_state.gateway.streaming.reading import LiveEvent, read_events

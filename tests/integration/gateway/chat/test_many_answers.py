@@ -13,7 +13,7 @@ pytest.importorskip("ag_ui", reason="needs ag-ui-protocol")
 
 from redis_state import RedisStateStore
 from redis_state.gateway.chat import tasks
-from redis_state.gateway.routes import pauses
+from redis_state.gateway.routes.tasks import pauses
 from redis_state.testing import eventually
 from redis_state.worker import TaskContext
 from tests.support.chat.ag_ui import run_input

@@ -13,7 +13,7 @@ from redis_state.gateway.calls import ApiCall, Operation
 from redis_state.gateway.chosen import check_chosen, chosen_by
 from redis_state.gateway.requests.bodies import CancelBody, ForkBody, NoBody, RerunBody, SteerBody
 from redis_state.gateway.results import MadeResult, MovedResult, SteeredResult
-from redis_state.gateway.routes.tasks import new_id_of
+from redis_state.gateway.routes.tasks.tasks import new_id_of
 from redis_state.models import SteeringEventType
 from redis_state.primitives.listed import behind_a_write
 from redis_state.worker import TaskView

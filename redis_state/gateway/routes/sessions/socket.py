@@ -34,8 +34,8 @@ from redis_state.gateway.calls import (
 from redis_state.gateway.failures import problem_for
 from redis_state.gateway.requests.paths import read_parts
 from redis_state.gateway.requests.queries import EventsQuery
-from redis_state.gateway.routes import changes, pauses
-from redis_state.gateway.routes.events import begin_stream
+from redis_state.gateway.routes.sessions.events import begin_stream
+from redis_state.gateway.routes.tasks import changes, pauses
 from redis_state.gateway.streaming.websocket import EventSocket
 from redis_state.serialization import codec
 

@@ -1,0 +1,1 @@
+"""Operations on the pool: queues, rates, schedules, workers, health."""

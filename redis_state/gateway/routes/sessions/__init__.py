@@ -1,0 +1,1 @@
+"""Operations on sessions, and what is streamed of them."""
