@@ -12,7 +12,7 @@ import pytest
 from redis_state.scripts import EndedJob, EndedJobs, Scripts
 from redis_state.transport.keys import Keys
 from tests.lua.queue.test_flow_scripts import claim, claim_places, end, end_at, limit, put
-from tests.lua.queue.test_parked_scripts import park, served
+from tests.lua.queue.test_parked_scripts import park, parked, served
 from tests.support.scripts.replies import HOUR, ask, clock_ms, clock_passes, fields, lives
 from tests.support.scripts.tasks import ensure_job, job_payload, move_job, queued_job
 
@@ -22,6 +22,19 @@ PER_KEY, ALL = 2, 5
 
 def key_of(session: str, above: str) -> str:
     return ";".join([f"1:{session}"] * bool(session) + [f"k:{above}"] * bool(above))
+
+
+async def defer(scripts: Scripts, keys: Keys, task: str) -> None:
+    reply = await scripts.defer_job(
+        keys.queue("q"),
+        payload=job_payload(keys, task),
+        id=queued_job(keys, task).id,
+        at_ms=await clock_ms(scripts) + HOUR,
+        earlier_ms=0,
+        sooner=False,
+        life_ms=HOUR,
+    )
+    assert reply.facts == [1]
 
 
 async def nothing_is_left(scripts: Scripts, keys: Keys) -> None:
@@ -190,16 +203,7 @@ async def test_the_next_task_of_a_session_goes_if_the_first_is_put_off_while_it_
     for task in ("one", "two"):
         await put(scripts, keys, task, "1:s;k:a")
     name = queued_job(keys, "one").id
-    reply = await scripts.defer_job(
-        keys.queue("q"),
-        payload=job_payload(keys, "one"),
-        id=name,
-        at_ms=await clock_ms(scripts) + HOUR,
-        earlier_ms=0,
-        sooner=False,
-        life_ms=HOUR,
-    )
-    assert reply.facts == [1]
+    await defer(scripts, keys, "one")
     found = await claim(scripts, keys)
     assert list(found) == ["two"]
     await end(scripts, keys, "two", found["two"])
@@ -211,6 +215,62 @@ async def test_the_next_task_of_a_session_goes_if_the_first_is_put_off_while_it_
     assert len(first) == 1
     await end(scripts, keys, *first.popitem())
     assert len(await claim(scripts, keys)) == 1
+
+
+@pytest.mark.parametrize("key", ["1:s", "1:s;k:b"])
+async def test_the_next_task_of_a_session_does_not_wait_for_the_limit_key_of_the_first_one(
+    scripts: Scripts, keys: Keys, key: str
+) -> None:
+    await limit(scripts, keys, per_key="1")
+    await put(scripts, keys, "full", "k:a")
+    await put(scripts, keys, "one", "1:s;k:a")
+    assert list(await claim(scripts, keys)) == ["full"]
+    await put(scripts, keys, "two", key)
+    assert await claim(scripts, keys) == {}
+    await defer(scripts, keys, "one")
+    assert list(await claim(scripts, keys)) == ["two"]
+
+
+@pytest.mark.parametrize("key", ["1:s", "1:s;k:b"])
+async def test_a_task_that_is_moved_to_the_front_does_not_wait_for_the_limit_key_behind_it(
+    scripts: Scripts, keys: Keys, key: str
+) -> None:
+    await limit(scripts, keys, per_key="1")
+    await put(scripts, keys, "full", "k:a")
+    await put(scripts, keys, "one", "1:s;k:a")
+    assert list(await claim(scripts, keys)) == ["full"]
+    await put(scripts, keys, "two", key)
+    assert await claim(scripts, keys) == {}
+    await move_job(scripts, keys, "two", earlier_ms=HOUR)
+    assert list(await claim(scripts, keys)) == ["two"]
+
+
+@pytest.mark.parametrize("key", ["1:s", "1:s;k:a"])
+async def test_a_session_that_is_put_off_stays_so_if_a_task_of_it_is_moved(
+    scripts: Scripts, keys: Keys, key: str
+) -> None:
+    await put(scripts, keys, "one", key)
+    await put(scripts, keys, "next", key)
+    ((task, place, claimed),) = await claim_places(scripts, keys)
+    await end_at(scripts, keys, task, place, claimed, again_ms=HOUR)
+    assert (await move_job(scripts, keys, "next", earlier_ms=HOUR)).facts == [1]
+    assert await claim(scripts, keys) == {}
+
+
+async def test_a_look_into_a_lane_asks_a_full_limit_key_once_for_all_sessions_in_its_line(
+    scripts: Scripts, keys: Keys
+) -> None:
+    await limit(scripts, keys, per_key="1")
+    for number in range(40):
+        await parked(scripts, keys, f"p{number:02d}", f"1:{number:02d};k:a")
+    await parked(scripts, keys, "free", "1:z;k:b")
+    await put(scripts, keys, "full", "k:a")
+    full = await claim(scripts, keys)
+    assert list(full) == ["full"]
+    found, more = await served(scripts, keys)
+    assert (list(found), more) == (["free"], 1)
+    await end(scripts, keys, "full", full["full"])
+    assert len((await served(scripts, keys))[0]) == 1
 
 
 async def test_all_that_is_kept_of_lines_has_a_lifetime(scripts: Scripts, keys: Keys) -> None:
