@@ -273,6 +273,22 @@ async def test_a_look_into_a_lane_asks_a_full_limit_key_once_for_all_sessions_in
     assert len((await served(scripts, keys))[0]) == 1
 
 
+async def test_a_limit_that_is_raised_holds_at_once_however_many_sessions_wait(
+    scripts: Scripts, keys: Keys
+) -> None:
+    await limit(scripts, keys, per_key="1")
+    for task, key in (("a", "k:a"), ("b", "k:b"), ("c", "1:z;k:a"), ("d", "k:b")):
+        await put(scripts, keys, task, key)
+    assert sorted(await claim(scripts, keys)) == ["a", "b"]
+    assert await claim(scripts, keys) == {}
+    q = keys.queue("q")
+    assert await ask(scripts, "EXISTS", q.turns) == 0
+    others = (part for each in range(10_001) for part in (0, f"1:{each:05d}\x001000.0000\0id"))
+    await ask(scripts, "ZADD", q.keyed, *others)
+    await limit(scripts, keys, per_key="2")
+    assert None not in await ask(scripts, "ZMSCORE", q.turns, "k:a", "k:b")
+
+
 async def test_all_that_is_kept_of_lines_has_a_lifetime(scripts: Scripts, keys: Keys) -> None:
     await put(scripts, keys, "one", "1:s;k:a")
     await put(scripts, keys, "two", "1:s;k:a")
