@@ -323,9 +323,10 @@ class Model:
         places = {
             name: owner.decode().rpartition("\0")[2]
             for name, owner in found.items()
-            if name.endswith(":0") and owner[:2] in (b"1:", b"k:")
+            if name.endswith(":0") and owner[:2] in (b"1:", b"k:") and b"\0" in owner
         }
-        put_off = await ask(self.scripts, "ZRANGE", q.queue, 0, -1, "WITHSCORES")
+        now = await clock_ms(self.scripts)
+        put_off = await ask(self.scripts, "ZRANGE", q.queue, 0, now, "BYSCORE", "WITHSCORES")
         for name, place in zip(put_off[::2], put_off[1::2], strict=True):
             places[name.decode()] = f"{float(place):018.4f}"
         return {name.rpartition("/")[2].partition(":")[0]: place for name, place in places.items()}
@@ -357,7 +358,7 @@ class Model:
         task = random.choice(sorted(self.held)) if self.held else ""
         waiting = await self.waiting()
         other = random.choice(sorted(waiting)) if waiting else ""
-        what = random.randrange(12)
+        what = random.randrange(13)
         if what < 4:
             session, above = random.choice(("", *SESSIONS)), random.choice(ABOVE)
             if session or above:
@@ -380,15 +381,23 @@ class Model:
         elif what == 8 and other:
             earlier_ms = 60_000 * random.randrange(5)
             await move_job(scripts, keys, other, earlier_ms=earlier_ms)
-        elif what == 9 and other:
-            await ensure_job(scripts, keys, other, key=key_of(*self.names(other)))
-        elif what == 10:
+        elif what in (9, 10) and other:
+            await (self.inspect if what == 9 else self.put_off)(other)
+        elif what == 11:
             found, _ = await served(scripts, keys, most=random.randrange(1, 4))
             self.parked -= set(found)
             self.held |= {name: (b"1000", claimed) for name, claimed in found.items()}
         else:
             await self.claim_one(waiting)
         self.check()
+
+    async def inspect(self, task: str) -> None:
+        await ensure_job(self.scripts, self.keys, task, key=key_of(*self.names(task)))
+
+    async def put_off(self, task: str) -> None:
+        owners, name = self.keys.queue("q").owners, queued_job(self.keys, task).id
+        if await ask(self.scripts, "HEXISTS", owners, name):
+            await defer(self.scripts, self.keys, task)
 
     async def claim_one(self, waiting: dict[str, str]) -> bool:
         """Claim a job: one that may run, the first of those of its limit key, if there is any."""
@@ -418,7 +427,10 @@ class Model:
 
     async def finish(self) -> None:
         """Let all that waits run: nothing is lost, and nothing is left."""
-        waits = self.keys.queue("q").waits
+        waits, put_off = self.keys.queue("q").waits, self.keys.queue("q").queue
+        now = await clock_ms(self.scripts)
+        for number, name in enumerate(await ask(self.scripts, "ZRANGE", put_off, 0, -1)):
+            await ask(self.scripts, "ZADD", put_off, now - number, name)
         while True:
             for task in list(self.held):
                 await end(self.scripts, self.keys, task, self.held.pop(task)[1])
