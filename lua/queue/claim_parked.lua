@@ -27,15 +27,21 @@ local now, set = now_ms(), redis.call('HMGET', keys.flow, 'paused', 'limit', 'pa
 local reply = { 'OK', string.format('%.0f', now), set[3] or '', 0 }
 if set[2] then limit = math.max(0, math.min(limit, set[2] - redis.call('ZCARD', keys.claims))) end
 if set[1] == '1' then limit = 0 end
--- Each key that may not start costs time: the next call goes on behind the last one.
-local passed, looked, refused = set[4] or '', 0, 0
+-- Each key that may not start costs time: the next call goes on behind the last one. A limit key that may not is asked
+-- once, however many sessions' lines stand in its line.
+local passed, looked, refused, full = set[4] or '', 0, 0, {}
 local function take(lane, member)
   local id = string.match(member, '%z([^%z]+)$')
   local key = string.sub(lane, (string.find(lane, ';', 1, true)) + 1)
+  local line, above = key_lines(key)
+  if above and full[above] then return false end
   local wait_ms, full_at = 0, nil
   if key ~= '' then wait_ms, full_at = flow_may(keys, key, now) end
-  if wait_ms ~= 0 then return false end
-  local line, above = key_lines(key)
+  if wait_ms ~= 0 then
+    if above and flow_may(keys, above, now) ~= 0 then full[above] = true end
+    refused = refused + 1
+    return false
+  end
   if full_at then flow_take(keys.rates, above or line, full_at, now) end
   redis.call('ZREM', keys.keyed, member)
   redis.call('HDEL', keys.owners, id, 'parked:' .. (string.match(id, '^(.*):%d+$') or id))
@@ -63,7 +69,7 @@ for _, lane in ipairs(lanes) do
       if take(its, member) then
         limit, got = limit - 1, true
       else
-        reply[4], refused = 1, refused + 1
+        reply[4] = 1
       end
       passed = its
       from = '(' .. its .. '\1'

@@ -6,6 +6,7 @@
 -- KEYS keys.keyed       zset: line, place and id of each job that has a key, in order
 -- KEYS keys.heads       zset: limit key, place and line of each session's line that stands in a limit key's
 -- KEYS keys.turns       zset: line -> when it had its turn
+-- KEYS keys.waits       zset: line -> when it takes its turn again, in ms
 -- KEYS payload          string: the job in arq's format
 -- KEYS earlier_payload  string: the job of the run before, which a task that was handed off may have kept
 -- ARGV id               the job's id

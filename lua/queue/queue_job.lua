@@ -8,6 +8,7 @@
 -- KEYS keys.keyed      zset: line, place and id of each job that has a key, in order
 -- KEYS keys.heads      zset: limit key, place and line of each session's line that stands in a limit key's
 -- KEYS keys.turns      zset: line -> when it had its turn
+-- KEYS keys.waits      zset: line -> when it takes its turn again, in ms
 -- ARGV job.channel     on which the queue's workers are woken
 -- ARGV job.id          the job's id
 -- ARGV job.payload     in arq's format

@@ -22,15 +22,18 @@ for i = 1, #settings, 2 do
   end
 end
 redis.call('PEXPIRE', keys.flow, 34560000000)
-local from = '-'
--- More keys than that have their turn once a job of theirs ends, or comes.
-for _ = 1, 10000 do
-  local member = redis.call('ZRANGEBYLEX', keys.keyed, from, '+', 'LIMIT', 0, 1)[1]
-  if not member then break end
-  local key = string.match(member, '^([^%z]+)')
-  -- What waits for a version has no turn.
-  if string.sub(key, 1, 2) ~= 'v:' then flow_turn(keys, key) end
-  from = '(' .. key .. '\1'
+-- Limit keys first. What waits for a version comes behind all of these, and has no turn.
+for _, part in ipairs({ { keys.heads, '-', '+' }, { keys.keyed, '[k:', '(k;' }, { keys.keyed, '-', '(k:' } }) do
+  local list, from, to = unpack(part)
+  -- More than that have their turn once a job of theirs ends, or comes.
+  for _ = 1, 10000 do
+    local member = redis.call('ZRANGEBYLEX', list, from, to, 'LIMIT', 0, 1)[1]
+    if not member then break end
+    local name = string.match(member, '^([^%z]+)')
+    -- A line that stands in another has its turn there.
+    if list == keys.heads or not flow_head(keys, name) then flow_turn(keys, name) end
+    from = '(' .. name .. '\1'
+  end
 end
 redis.pcall('SPUBLISH', keys.channel, '')
 return keep_reply({ 'OK', redis.call('HGETALL', keys.flow) })

@@ -1,7 +1,7 @@
 -- Return the first job of the lines that stand in a limit key's, and its key. Nothing if there is none, or if `first` goes
 -- before it: it is a job of the limit key's own line, and both have the place behind the name.
 -- A head is dropped if its line runs a job, or has another one first.
--- @include flow_turn
+-- @include line_again
 -- @include line_full
 local function head_next(keys, name, first, now)
   local head = flow_first(keys.heads, name)
@@ -12,8 +12,7 @@ local function head_next(keys, name, first, now)
       return flow_first(keys.keyed, line), line .. ';' .. name
     end
     redis.call('ZREM', keys.heads, head)
-    local rests = current ~= head and redis.call('ZSCORE', keys.waits, line)
-    if current ~= head and not rests and flow_first(keys.keyed, line) then flow_turn(keys, line) end
+    if current ~= head then line_again(keys, line) end
     head = flow_first(keys.heads, name)
   end
 end

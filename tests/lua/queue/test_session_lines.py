@@ -12,7 +12,7 @@ import pytest
 from redis_state.scripts import EndedJob, EndedJobs, Scripts
 from redis_state.transport.keys import Keys
 from tests.lua.queue.test_flow_scripts import claim, claim_places, end, end_at, limit, put
-from tests.lua.queue.test_parked_scripts import park, served
+from tests.lua.queue.test_parked_scripts import park, parked, served
 from tests.support.scripts.replies import HOUR, ask, clock_ms, clock_passes, fields, lives
 from tests.support.scripts.tasks import ensure_job, job_payload, move_job, queued_job
 
@@ -22,6 +22,19 @@ PER_KEY, ALL = 2, 5
 
 def key_of(session: str, above: str) -> str:
     return ";".join([f"1:{session}"] * bool(session) + [f"k:{above}"] * bool(above))
+
+
+async def defer(scripts: Scripts, keys: Keys, task: str) -> None:
+    reply = await scripts.defer_job(
+        keys.queue("q"),
+        payload=job_payload(keys, task),
+        id=queued_job(keys, task).id,
+        at_ms=await clock_ms(scripts) + HOUR,
+        earlier_ms=0,
+        sooner=False,
+        life_ms=HOUR,
+    )
+    assert reply.facts == [1]
 
 
 async def nothing_is_left(scripts: Scripts, keys: Keys) -> None:
@@ -190,16 +203,7 @@ async def test_the_next_task_of_a_session_goes_if_the_first_is_put_off_while_it_
     for task in ("one", "two"):
         await put(scripts, keys, task, "1:s;k:a")
     name = queued_job(keys, "one").id
-    reply = await scripts.defer_job(
-        keys.queue("q"),
-        payload=job_payload(keys, "one"),
-        id=name,
-        at_ms=await clock_ms(scripts) + HOUR,
-        earlier_ms=0,
-        sooner=False,
-        life_ms=HOUR,
-    )
-    assert reply.facts == [1]
+    await defer(scripts, keys, "one")
     found = await claim(scripts, keys)
     assert list(found) == ["two"]
     await end(scripts, keys, "two", found["two"])
@@ -211,6 +215,78 @@ async def test_the_next_task_of_a_session_goes_if_the_first_is_put_off_while_it_
     assert len(first) == 1
     await end(scripts, keys, *first.popitem())
     assert len(await claim(scripts, keys)) == 1
+
+
+@pytest.mark.parametrize("key", ["1:s", "1:s;k:b"])
+async def test_the_next_task_of_a_session_does_not_wait_for_the_limit_key_of_the_first_one(
+    scripts: Scripts, keys: Keys, key: str
+) -> None:
+    await limit(scripts, keys, per_key="1")
+    await put(scripts, keys, "full", "k:a")
+    await put(scripts, keys, "one", "1:s;k:a")
+    assert list(await claim(scripts, keys)) == ["full"]
+    await put(scripts, keys, "two", key)
+    assert await claim(scripts, keys) == {}
+    await defer(scripts, keys, "one")
+    assert list(await claim(scripts, keys)) == ["two"]
+
+
+@pytest.mark.parametrize("key", ["1:s", "1:s;k:b"])
+async def test_a_task_that_is_moved_to_the_front_does_not_wait_for_the_limit_key_behind_it(
+    scripts: Scripts, keys: Keys, key: str
+) -> None:
+    await limit(scripts, keys, per_key="1")
+    await put(scripts, keys, "full", "k:a")
+    await put(scripts, keys, "one", "1:s;k:a")
+    assert list(await claim(scripts, keys)) == ["full"]
+    await put(scripts, keys, "two", key)
+    assert await claim(scripts, keys) == {}
+    await move_job(scripts, keys, "two", earlier_ms=HOUR)
+    assert list(await claim(scripts, keys)) == ["two"]
+
+
+@pytest.mark.parametrize("key", ["1:s", "1:s;k:a"])
+async def test_a_session_that_is_put_off_stays_so_if_a_task_of_it_is_moved(
+    scripts: Scripts, keys: Keys, key: str
+) -> None:
+    await put(scripts, keys, "one", key)
+    await put(scripts, keys, "next", key)
+    ((task, place, claimed),) = await claim_places(scripts, keys)
+    await end_at(scripts, keys, task, place, claimed, again_ms=HOUR)
+    assert (await move_job(scripts, keys, "next", earlier_ms=HOUR)).facts == [1]
+    assert await claim(scripts, keys) == {}
+
+
+async def test_a_look_into_a_lane_asks_a_full_limit_key_once_for_all_sessions_in_its_line(
+    scripts: Scripts, keys: Keys
+) -> None:
+    await limit(scripts, keys, per_key="1")
+    for number in range(40):
+        await parked(scripts, keys, f"p{number:02d}", f"1:{number:02d};k:a")
+    await parked(scripts, keys, "free", "1:z;k:b")
+    await put(scripts, keys, "full", "k:a")
+    full = await claim(scripts, keys)
+    assert list(full) == ["full"]
+    found, more = await served(scripts, keys)
+    assert (list(found), more) == (["free"], 1)
+    await end(scripts, keys, "full", full["full"])
+    assert len((await served(scripts, keys))[0]) == 1
+
+
+async def test_a_limit_that_is_raised_holds_at_once_however_many_sessions_wait(
+    scripts: Scripts, keys: Keys
+) -> None:
+    await limit(scripts, keys, per_key="1")
+    for task, key in (("a", "k:a"), ("b", "k:b"), ("c", "1:z;k:a"), ("d", "k:b")):
+        await put(scripts, keys, task, key)
+    assert sorted(await claim(scripts, keys)) == ["a", "b"]
+    assert await claim(scripts, keys) == {}
+    q = keys.queue("q")
+    assert await ask(scripts, "EXISTS", q.turns) == 0
+    others = (part for each in range(10_001) for part in (0, f"1:{each:05d}\x001000.0000\0id"))
+    await ask(scripts, "ZADD", q.keyed, *others)
+    await limit(scripts, keys, per_key="2")
+    assert None not in await ask(scripts, "ZMSCORE", q.turns, "k:a", "k:b")
 
 
 async def test_all_that_is_kept_of_lines_has_a_lifetime(scripts: Scripts, keys: Keys) -> None:
@@ -247,9 +323,10 @@ class Model:
         places = {
             name: owner.decode().rpartition("\0")[2]
             for name, owner in found.items()
-            if name.endswith(":0") and owner[:2] in (b"1:", b"k:")
+            if name.endswith(":0") and owner[:2] in (b"1:", b"k:") and b"\0" in owner
         }
-        put_off = await ask(self.scripts, "ZRANGE", q.queue, 0, -1, "WITHSCORES")
+        now = await clock_ms(self.scripts)
+        put_off = await ask(self.scripts, "ZRANGE", q.queue, 0, now, "BYSCORE", "WITHSCORES")
         for name, place in zip(put_off[::2], put_off[1::2], strict=True):
             places[name.decode()] = f"{float(place):018.4f}"
         return {name.rpartition("/")[2].partition(":")[0]: place for name, place in places.items()}
@@ -281,7 +358,7 @@ class Model:
         task = random.choice(sorted(self.held)) if self.held else ""
         waiting = await self.waiting()
         other = random.choice(sorted(waiting)) if waiting else ""
-        what = random.randrange(12)
+        what = random.randrange(13)
         if what < 4:
             session, above = random.choice(("", *SESSIONS)), random.choice(ABOVE)
             if session or above:
@@ -304,15 +381,23 @@ class Model:
         elif what == 8 and other:
             earlier_ms = 60_000 * random.randrange(5)
             await move_job(scripts, keys, other, earlier_ms=earlier_ms)
-        elif what == 9 and other:
-            await ensure_job(scripts, keys, other, key=key_of(*self.names(other)))
-        elif what == 10:
+        elif what in (9, 10) and other:
+            await (self.inspect if what == 9 else self.put_off)(other)
+        elif what == 11:
             found, _ = await served(scripts, keys, most=random.randrange(1, 4))
             self.parked -= set(found)
             self.held |= {name: (b"1000", claimed) for name, claimed in found.items()}
         else:
             await self.claim_one(waiting)
         self.check()
+
+    async def inspect(self, task: str) -> None:
+        await ensure_job(self.scripts, self.keys, task, key=key_of(*self.names(task)))
+
+    async def put_off(self, task: str) -> None:
+        owners, name = self.keys.queue("q").owners, queued_job(self.keys, task).id
+        if await ask(self.scripts, "HEXISTS", owners, name):
+            await defer(self.scripts, self.keys, task)
 
     async def claim_one(self, waiting: dict[str, str]) -> bool:
         """Claim a job: one that may run, the first of those of its limit key, if there is any."""
@@ -342,7 +427,10 @@ class Model:
 
     async def finish(self) -> None:
         """Let all that waits run: nothing is lost, and nothing is left."""
-        waits = self.keys.queue("q").waits
+        waits, put_off = self.keys.queue("q").waits, self.keys.queue("q").queue
+        now = await clock_ms(self.scripts)
+        for number, name in enumerate(await ask(self.scripts, "ZRANGE", put_off, 0, -1)):
+            await ask(self.scripts, "ZADD", put_off, now - number, name)
         while True:
             for task in list(self.held):
                 await end(self.scripts, self.keys, task, self.held.pop(task)[1])
