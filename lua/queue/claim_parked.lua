@@ -17,7 +17,7 @@
 --   {'OK', now, parked, more, id, place, claimed, ...}  the server's time; when a job was last kept for others, or
 --     claimed so; 1 if more of these lanes are or may be there; each job, its place, when it was claimed
 -- @include now_ms
--- @include flow_may
+-- @include lane_may
 -- @include flow_took
 -- @include job_claim
 -- @include parked_place
@@ -27,21 +27,14 @@ local now, set = now_ms(), redis.call('HMGET', keys.flow, 'paused', 'limit', 'pa
 local reply = { 'OK', string.format('%.0f', now), set[3] or '', 0 }
 if set[2] then limit = math.max(0, math.min(limit, set[2] - redis.call('ZCARD', keys.claims))) end
 if set[1] == '1' then limit = 0 end
--- Each key that may not start costs time: the next call goes on behind the last one. A limit key that may not is asked
--- once, however many sessions' lines stand in its line.
-local passed, looked, refused, full = set[4] or '', 0, 0, {}
+-- Each key that may not start costs time: the next call goes on behind the last one.
+local passed, looked, refused = set[4] or '', 0, { number = 0 }
 local function take(lane, member)
   local id = string.match(member, '%z([^%z]+)$')
   local key = string.sub(lane, (string.find(lane, ';', 1, true)) + 1)
+  local wait_ms, full_at = lane_may(keys, key, refused, now)
+  if wait_ms ~= 0 then return false end
   local line, above = key_lines(key)
-  if above and full[above] then return false end
-  local wait_ms, full_at = 0, nil
-  if key ~= '' then wait_ms, full_at = flow_may(keys, key, now) end
-  if wait_ms ~= 0 then
-    if above and flow_may(keys, above, now) ~= 0 then full[above] = true end
-    refused = refused + 1
-    return false
-  end
   if full_at then flow_take(keys.rates, above or line, full_at, now) end
   redis.call('ZREM', keys.keyed, member)
   redis.call('HDEL', keys.owners, id, 'parked:' .. (string.match(id, '^(.*):%d+$') or id))
@@ -55,7 +48,7 @@ for _, lane in ipairs(lanes) do
   local from = string.sub(passed, 1, #lane) == lane and '(' .. passed .. '\1' or first
   local whole = from == first
   while true do
-    if looked == 1000 or refused == 32 then
+    if looked == 1000 or refused.number == 32 then
       reply[4] = 1
       break
     end
