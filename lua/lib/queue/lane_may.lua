@@ -1,5 +1,5 @@
--- For how many ms a key of a lane may not start another job, as `flow_may` says. `refused` has how many were asked that may
--- not. A limit key that may not is in it, and is asked once, however many sessions' lines stand in its line.
+-- For how many ms a key of a lane may not start another job, as `flow_may` says. `refused` counts the keys that may not.
+-- It has the limit keys among them, too: each is looked at once, however many sessions' lines stand in its line.
 -- @include flow_may
 local function lane_may(keys, key, refused, now)
   if key == '' then return 0 end

@@ -49,8 +49,10 @@ async def test_a_schedule_is_created_listed_changed_and_deleted(settings: Settin
         True,
         "replace",
     ]
-    wrong = await schedules(settings, *created, *waiting, "--limit-key", "k")
-    assert (wrong.status, "in_turn" in wrong.err) == (2, True)
+    both = await schedules(settings, *created, *waiting, "--limit-key", "k", "--json")
+    assert [both.document[name] for name in names[1:]] == ["k", True, "replace"]
+    wrong = await schedules(settings, *created, "--limit-key", "")
+    assert (wrong.status, "limit_key" in wrong.err) == (2, True)
     paused = await schedules(settings, "pause", "nightly", "--json")
     assert (paused.document["paused"], paused.document["next_at"]) == (True, None)
     assert "paused" in (await schedules(settings, "list")).out

@@ -20,6 +20,7 @@ from redis_state import RedisStateStore, errors
 from redis_state.models import SteeringEventType, TaskState, TaskStatus
 from redis_state.models.attributes import AttributeValue
 from redis_state.stores.sessions.tasks import NO_CONTEXT
+from redis_state.testing import eventually
 from redis_state.worker import KeyLimits, OpenPause, Rate, Schedule
 from tests.support.http.gateway import paused
 from tests.support.http.http_gateway import OverHttp, over_http
@@ -356,7 +357,8 @@ async def test_a_vote_is_handed_on_and_who_has_none_is_told_so(over: OverHttp) -
 
 async def test_queues_workers_and_schedules_are_the_same(over: OverHttp) -> None:
     queue = over.direct.queues
-    (name,) = (info.queues[0] for info in await over.direct.workers())
+    (worker,) = await eventually(over.direct.workers, "the worker is listed")
+    name = worker.queues[0]
     await queue.limit(name, running=3, per_key=2, rate=Rate(5, timedelta(seconds=2)))
     await queue.limit_key(name, "a/b", running=1)
     await over.http.queues.pause(name)
