@@ -1,6 +1,6 @@
 -- Move a task from one state to another and publish that in its session's updates, in one step. The end
--- of a child is recorded in its parent's journal, for as long as the parent may need it. A repetition finds its
--- write, or another status: it changes nothing.
+-- of a child is recorded in its parent's journal, unless that is damaged, for as long as the parent may need it. A
+-- repetition finds its write, or another status: it changes nothing.
 -- KEYS task                     hash: version, write, order, status, finished, crashes, parent_order and the fields
 --   given
 -- KEYS tasks                    zset: task_id -> expiry in us
@@ -57,7 +57,10 @@ if current > 0 then redis.call('PEXPIRE', lease, ttl_ms) end
 local is = ended ~= '' and redis.call('HMGET', parent.task, 'order', 'finished') or {}
 if is[1] and is[1] == was[4] and is[2] ~= '1' then
   local life_ms = redis.call('PTTL', parent.task)
-  redis.call('HSET', parent.journal, 'end:' .. task_id, ended)
-  if redis.call('PTTL', parent.journal) < life_ms then redis.call('PEXPIRE', parent.journal, life_ms) end
+  -- A damaged journal is the parent's trouble, and ends it when it is read. A repaired one finds the child's record.
+  local noted = redis.pcall('HSET', parent.journal, 'end:' .. task_id, ended)
+  if type(noted) ~= 'table' and redis.call('PTTL', parent.journal) < life_ms then
+    redis.call('PEXPIRE', parent.journal, life_ms)
+  end
 end
 return { 'OK', version, current }
