@@ -53,6 +53,7 @@ async def check_damaged(store: RedisStateStore, ended: TaskState) -> None:
     assert view.left_ms == 0
 
 
+@pytest.mark.role("any", why="it damages a key")
 async def test_a_damaged_journal_fails_its_task_at_once_and_a_repaired_one_is_continued(
     store: RedisStateStore,
 ) -> None:
@@ -76,6 +77,7 @@ async def test_a_damaged_journal_fails_its_task_at_once_and_a_repaired_one_is_co
     assert (ended.status, ended.result) == (TaskStatus.COMPLETE, ["a"])
 
 
+@pytest.mark.role("any", why="it damages a key")
 async def test_a_journal_that_is_damaged_in_a_run_fails_its_task_too(
     store: RedisStateStore,
 ) -> None:
@@ -96,6 +98,7 @@ async def test_a_journal_that_is_damaged_in_a_run_fails_its_task_too(
     assert (await run_once(store, handler)).result == "done"
 
 
+@pytest.mark.role("any", why="it damages a key")
 async def test_a_worker_runs_other_tasks_behind_one_whose_journal_is_damaged(
     store: RedisStateStore,
 ) -> None:

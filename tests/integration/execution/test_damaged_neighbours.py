@@ -21,6 +21,7 @@ async def send(store: RedisStateStore, *command: str | bytes | int) -> Any:
     return await store.transport.sender.send(*command, repeatable=True)
 
 
+@pytest.mark.role("any", why="it damages a key")
 async def test_a_child_ends_and_its_parent_finds_that_once_its_journal_is_repaired(
     store: RedisStateStore,
     caplog: pytest.LogCaptureFixture,
