@@ -58,8 +58,8 @@ local is = ended ~= '' and redis.call('HMGET', parent.task, 'order', 'finished')
 if is[1] and is[1] == was[4] and is[2] ~= '1' then
   local life_ms = redis.call('PTTL', parent.task)
   -- A damaged journal is the parent's trouble, and ends it when it is read. A repaired one finds the child's record.
-  local noted = redis.pcall('HSET', parent.journal, 'end:' .. task_id, ended)
-  if type(noted) ~= 'table' and redis.call('PTTL', parent.journal) < life_ms then
+  local written = redis.pcall('HSET', parent.journal, 'end:' .. task_id, ended)
+  if type(written) ~= 'table' and redis.call('PTTL', parent.journal) < life_ms then
     redis.call('PEXPIRE', parent.journal, life_ms)
   end
 end

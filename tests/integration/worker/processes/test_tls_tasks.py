@@ -18,7 +18,7 @@ from redis_state import RedisStateStore, Settings, TokenResolved, TokenUnknown
 from redis_state.testing import eventually
 from redis_state.worker import Handler, OpenPause, Rate, TaskClient, TaskContext
 from tests.support.payloads import KEYS
-from tests.support.processes.pools import SESSION, pool
+from tests.support.processes.pools import SESSION, pool, queue_of
 from tests.support.servers.faults import Proxy, certificate, tls_server_context
 from tests.support.tasks.schedules import hourly
 
@@ -34,12 +34,16 @@ async def echo(ctx: TaskContext) -> Any:
 async def call(client: TaskClient, number: int) -> None:
     session = f"s {number} {{}}*:%\u00e9"
     value = {"caller": number, "text": "x" * 3_000}
-    task = await client.submit("echo", value, session_id=session, on_busy="enqueue")
+    # All callers share a tenant.
+    both: Any = {"limit_key": "t;k: {}*:%\u00e9\0", "in_turn": True, "session_id": session}
+    queue = queue_of(client.store.settings)
+    await client.queues.limit_key(queue, both["limit_key"], running=3)
+    task = await client.submit("echo", value, on_busy="enqueue", **both)
     ids = {
-        await client.batch("echo", [number, n], session_id=session, after=_SOON, item_id=f"i{n}")
+        await client.batch("echo", [number, n], after=_SOON, item_id=f"i{n}", **both)
         for n in (0, 1, 0)
     }
-    last = await client.debounce("echo", value, session_id=session, wait=_SOON)
+    last = await client.debounce("echo", value, wait=_SOON, **both)
     assert await client.result(session, task, timeout_s=60) == value
     assert await client.result(session, last, timeout_s=60) == value
     items = [item for each in ids for item in await client.result(session, each, timeout_s=60)]
@@ -153,4 +157,9 @@ async def test_40_callers_get_their_own_values_though_their_links_die(
                 await asyncio.wait(callers, timeout=0.1)
                 cut += proxy.half_open()
             await asyncio.gather(*callers)
+
+            async def nothing_is_held() -> bool:
+                return not await client.queues.keys(queue_of(store.settings))
+
+            await eventually(nothing_is_held, "no permit is held", timeout_s=60)
         assert cut

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 
 import pytest
+from pydantic import SecretStr
 
 pytest.importorskip("arq", reason="needs the worker extra")
 
@@ -17,6 +18,7 @@ from redis_state.testing import eventually
 from redis_state.worker import TaskClient, TaskContext
 from tests.support.processes.pools import becomes, client_of, pool, queue_of
 from tests.support.processes.worker_processes import stop, worker_process
+from tests.support.servers.rollback import rolling_back
 
 pytestmark = pytest.mark.worker
 
@@ -149,3 +151,42 @@ async def test_a_killed_workers_permits_of_both_come_back(
             return not await client.queues.keys(name)
 
         await eventually(none_held, "no permit is held")
+
+
+async def test_all_end_and_no_permit_is_left_after_a_restored_backup(settings: Settings) -> None:
+    begun = list[tuple[str, int]]()
+
+    async def answer(ctx: TaskContext) -> int:
+        begun.append((ctx.task.session_id, ctx.input))
+        if len(begun) == 3:
+            await server.mark()
+        return int(ctx.input)
+
+    async with rolling_back() as server:
+        own = settings.model_copy(update={"url": SecretStr(server.url), "call_timeout_s": 2})
+        async with RedisStateStore(own) as store, client_of(store) as client:
+            name = queue_of(own)
+            await client.queues.limit(name, per_key=2)
+            tasks = [
+                (
+                    each,
+                    await client.submit(
+                        "answer", number, session_id=each, limit_key="acme", in_turn=True
+                    ),
+                )
+                for number in range(3)
+                for each in "stuv"
+            ]
+
+            async def none_held() -> bool:
+                return not await client.queues.keys(name)
+
+            for _ in range(2):
+                async with pool(store, {"answer": answer}, lease_s=1.0):
+                    for session, task in tasks:
+                        assert (await client.wait(session, task, timeout_s=60)).result in range(3)
+                    await eventually(none_held, "no permit is held")
+                again = len(begun)
+                await server.go_back()
+    # The backup was made while tasks ran and others waited: those ran again.
+    assert again > 12
