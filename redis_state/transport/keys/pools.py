@@ -38,10 +38,11 @@ class PoolLayout(KeyLayout):
         return f"{self.copied(original)}:new:{call}{original.rpartition('}')[2]}"
 
     def watch(self, shard: int) -> str:
-        """zset: what a process must inspect -> when, in ms, and 10^13 more for what was found
-        ended; ``:clock`` string: the server's time at its last change; ``:history`` hash: history,
-        store, nodes, walker, until: the histories of the queues, of the store's server and of its
-        cluster's nodes that its entries were compared with. 400 days after a write.
+        """zset: what a process must inspect -> when, in ms: 6 * 10^12 more if it is only checked,
+        10^13 if it was found ended; ``:clock`` string: the server's time at its last change;
+        ``:history`` hash: history, store, nodes, walker, until: the histories of the queues, of the
+        store's server and of its cluster's nodes that its entries were compared with. 400 days
+        after a write.
         """
         return watch_key(self.namespace, shard)
 
