@@ -29,7 +29,7 @@ from redis_state import RedisStateStore
 from redis_state.archive import Archive, ArchiveReader
 from redis_state.archive.parquet.archive import ParquetArchive
 from redis_state.archive.waiting import ArchiveList
-from redis_state.primitives.watchlist import found_ended
+from redis_state.primitives.watchlist.watchlist import found_ended
 from redis_state.settings import make_settings
 from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker import TaskClient

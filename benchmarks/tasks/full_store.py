@@ -30,7 +30,7 @@ from benchmarks.tasks.takeover import kill_workers
 from benchmarks.tasks.throughput import Drained, drain_once, ratio, start_engine
 from redis_state import RedisStateStore, Settings
 from redis_state.models import TaskStatus
-from redis_state.primitives.watchlist import check_after
+from redis_state.primitives.watchlist.watchlist import check_after
 from redis_state.scripts import IndexedTask
 from redis_state.settings import make_settings
 from redis_state.stores.task_index import TaskIndex, indexed_record

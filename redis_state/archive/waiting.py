@@ -16,8 +16,8 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from redis_state.primitives.waiting_since import WaitingSince
-from redis_state.primitives.watchlist import WatchList, read_entry
+from redis_state.primitives.watchlist.waiting_since import WaitingSince
+from redis_state.primitives.watchlist.watchlist import WatchList, read_entry
 from redis_state.scripts import topic_text
 from redis_state.store import RedisStateStore
 from redis_state.stores.archive_list import LISTED_MS, session_entry

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from redis_state import limits
-from redis_state.doctor.archive import archive_findings
-from redis_state.doctor.durable_events import durable_event_findings
-from redis_state.doctor.environment import environment_findings
 from redis_state.doctor.finding import ExamineProgress, Finding
-from redis_state.doctor.orphans import orphan_findings
-from redis_state.doctor.pool import (
+from redis_state.doctor.questions.archive import archive_findings
+from redis_state.doctor.questions.durable_events import durable_event_findings
+from redis_state.doctor.questions.environment import environment_findings
+from redis_state.doctor.questions.orphans import orphan_findings
+from redis_state.doctor.questions.pool import (
     queue_findings,
     queue_settings,
     schedule_findings,
     sweep_findings,
     version_findings,
 )
-from redis_state.doctor.server import Examination
+from redis_state.doctor.questions.server import Examination
 from redis_state.settings import Settings
 from redis_state.store import RedisStateStore
 from redis_state.transport.diagnostics import Diagnostics

@@ -17,8 +17,8 @@ from math import inf
 from typing import TypeVar
 
 from redis_state.errors import ConfigError
-from redis_state.primitives.waiting_since import WaitingSince
-from redis_state.primitives.watchlist import WatchList
+from redis_state.primitives.watchlist.waiting_since import WaitingSince
+from redis_state.primitives.watchlist.watchlist import WatchList
 from redis_state.scripts import topic_text
 from redis_state.serialization import codec
 from redis_state.settings import ArchiveClass, Settings

@@ -12,7 +12,7 @@ from typing import Any
 from redis_state.errors import CorruptState, VersionConflict
 from redis_state.models.version import Version
 from redis_state.primitives.record import Place, Stored, new_write_id
-from redis_state.primitives.watchlist import WatchList
+from redis_state.primitives.watchlist.watchlist import WatchList
 from redis_state.scripts import ReplyCode, raw
 from redis_state.serialization import codec
 from redis_state.serialization.payloads import Parts, Payloads

@@ -29,7 +29,7 @@ from redis_state.futures import unawaited
 from redis_state.models import TaskState, TaskStatus
 from redis_state.models.attributes import Attributes
 from redis_state.primitives.record import Stored
-from redis_state.primitives.watchlist import ENDED_MS
+from redis_state.primitives.watchlist.watchlist import ENDED_MS
 from redis_state.scripts import IndexedTask, Reply, ReplyCode, Scripts, raw
 from redis_state.serialization import codec
 from redis_state.serialization.rows import as_object

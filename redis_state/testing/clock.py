@@ -10,7 +10,7 @@ from typing import Any
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
 from redis_state.models import TaskStatus
-from redis_state.primitives.watchlist import found_ended, time_of
+from redis_state.primitives.watchlist.watchlist import found_ended, time_of
 from redis_state.serialization import codec
 from redis_state.settings import Settings
 from redis_state.store import RedisStateStore

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from redis_state.primitives.log import Bounds, Log
+from redis_state.primitives.log.log import Log
+from redis_state.primitives.log.rows import Bounds
 from redis_state.scripts import Scripts
 from redis_state.transport.keys import Keys
 from tests.support.scripts.replies import HOUR

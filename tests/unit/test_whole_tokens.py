@@ -12,7 +12,7 @@ pytest.importorskip("starlette", reason="needs the gateway extra")
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from redis_state.gateway.cutting import cut_tokens
+from redis_state.gateway.showing.cutting import cut_tokens
 from redis_state.transport.keys import token_scopes
 from redis_state.worker.tasks.messaging.whole_tokens import WholeTokens
 from redis_state.worker.tasks.waitpoints.pause_model import token_of

@@ -10,7 +10,8 @@ from redis_state.agents.state.wire.frozen import frozen_map
 from redis_state.agents.state.wire.kinds import write_moment
 from redis_state.agents.storage.session_store import HasBase, SessionStore
 from redis_state.errors import InvalidField
-from redis_state.primitives.log import Bounds, Log
+from redis_state.primitives.log.log import Log
+from redis_state.primitives.log.rows import Bounds
 from redis_state.primitives.signal import Row
 from redis_state.serialization import codec
 from redis_state.stores.base import ms

@@ -43,7 +43,7 @@ from redis_state.errors import (
     StoreFull,
 )
 from redis_state.models import TaskStatus
-from redis_state.primitives.watchlist import WatchClaim
+from redis_state.primitives.watchlist.watchlist import WatchClaim
 from redis_state.scripts import JOURNAL_BYTES, JOURNAL_NAMES, Reply, ReplyCode
 from redis_state.store import RedisStateStore
 from redis_state.stores.archive_list import many_updates, session_check_ms

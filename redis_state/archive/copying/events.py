@@ -33,8 +33,9 @@ from redis_state.errors import (
     RedisStateError,
     StoreFull,
 )
-from redis_state.primitives.log import Log, Page
-from redis_state.primitives.pages import next_count
+from redis_state.primitives.log.log import Log
+from redis_state.primitives.log.pages import next_count
+from redis_state.primitives.log.rows import Page
 from redis_state.primitives.signal import Row
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ARCHIVE_HOLD_MS

@@ -42,7 +42,7 @@ from redis_state.archive.model import (
 )
 from redis_state.archive.protocol import Archive
 from redis_state.errors import CommandRefused, NoConnection, RedisStateError, StoreFull
-from redis_state.primitives.watchlist import WatchClaim
+from redis_state.primitives.watchlist.watchlist import WatchClaim
 from redis_state.scripts import ReplyCode
 from redis_state.store import RedisStateStore
 from redis_state.stores.archive_list import RecordList, record_of_entry

@@ -26,7 +26,7 @@ from redis_state.archive.model import (
 from redis_state.archive.protocol import Archive
 from redis_state.backoff import Backoff
 from redis_state.errors import ArchiveUnavailable, OtherArchive
-from redis_state.primitives.watchlist import WatchClaim, WatchList
+from redis_state.primitives.watchlist.watchlist import WatchClaim, WatchList
 from redis_state.scripts import ReplyCode
 from redis_state.transport.keys import WATCH_SHARDS
 

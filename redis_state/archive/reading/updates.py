@@ -13,7 +13,7 @@ from redis_state.archive.model import ArchivedRow
 from redis_state.archive.protocol import Archive
 from redis_state.errors import CursorGap
 from redis_state.models import StateUpdate
-from redis_state.primitives.log import Log
+from redis_state.primitives.log.log import Log
 from redis_state.primitives.signal import Row
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.session_log import Entry, EntryPage

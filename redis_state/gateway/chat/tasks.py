@@ -26,11 +26,11 @@ from redis_state.gateway.chat.family_parts import FamilyParts
 from redis_state.gateway.chat.places import EventPlace
 from redis_state.gateway.chat.rows import TaskRow, TaskRows
 from redis_state.gateway.chat.task_parts import TaskParts
-from redis_state.gateway.cutting import cut_tokens
-from redis_state.gateway.documents import pause_document
-from redis_state.gateway.known_pauses import KnownPause
 from redis_state.gateway.routes.tasks.pauses import decidable_pause, decide
-from redis_state.gateway.showing import shown_content, shown_error
+from redis_state.gateway.showing.cutting import cut_tokens
+from redis_state.gateway.showing.documents import pause_document
+from redis_state.gateway.showing.known_pauses import KnownPause
+from redis_state.gateway.showing.visible import shown_content, shown_error
 from redis_state.gateway.streaming.family import TaskFamily
 from redis_state.models import StateUpdate, TaskState, TaskStatus, UpdateType
 from redis_state.models.tasks import parent_of

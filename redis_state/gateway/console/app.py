@@ -11,7 +11,7 @@ from starlette.routing import BaseRoute, Route
 
 from redis_state.gateway.auth.principal import Authenticator
 from redis_state.gateway.console.assets import NAMES, asset_response
-from redis_state.gateway.console.logins import Logins
+from redis_state.gateway.console.login.logins import Logins
 from redis_state.gateway.console.options import ConsoleOptions
 from redis_state.gateway.console.pages import ConsolePage, PageCall
 from redis_state.gateway.console.serving import NoPage, PageRoute

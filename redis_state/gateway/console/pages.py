@@ -19,7 +19,7 @@ from redis_state.errors import RedisStateError
 from redis_state.gateway.answers import HttpProblem, problem_of
 from redis_state.gateway.auth.principal import Principal
 from redis_state.gateway.calls import Operation, perform
-from redis_state.gateway.console.logins import Logins, cookie_path
+from redis_state.gateway.console.login.logins import Logins, cookie_path
 from redis_state.gateway.console.rendering import html_response, write_query
 from redis_state.gateway.console.shared import SharedReads
 from redis_state.gateway.requests.limits import CallerUsage

@@ -18,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from redis_state.gateway.answers import HttpProblem
 from redis_state.gateway.auth.principal import Principal
+from redis_state.gateway.console.login.unsent import ask_login, give_back
 from redis_state.gateway.console.pages import (
     Backstage,
     ConsolePage,
@@ -26,7 +27,6 @@ from redis_state.gateway.console.pages import (
     problem_page,
     read_fields,
 )
-from redis_state.gateway.console.unsent import ask_login, give_back
 from redis_state.gateway.failures import problem_for
 from redis_state.gateway.requests.limits import read_body
 from redis_state.gateway.requests.paths import read_parts

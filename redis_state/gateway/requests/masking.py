@@ -10,7 +10,7 @@ import re
 from typing import Any, Final
 from urllib.parse import quote, unquote_to_bytes
 
-from redis_state.gateway.cutting import WITH_MORE
+from redis_state.gateway.showing.cutting import WITH_MORE
 
 MASK: Final = "-"
 # More layers of percent-encoding than that are masked unread: to read all is work by the square.

@@ -1,4 +1,4 @@
-"""The shapes of answers, for OpenAPI. `redis_state.gateway.documents` writes them."""
+"""The shapes of answers, for OpenAPI. `redis_state.gateway.showing.documents` writes them."""
 
 from __future__ import annotations
 

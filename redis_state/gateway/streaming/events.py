@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from redis_state.errors import CursorGap, InvalidField
-from redis_state.gateway.cutting import cut_tokens, may_have_token
+from redis_state.gateway.showing.cutting import cut_tokens, may_have_token
 from redis_state.models import StateUpdate, TaskStatus, UpdateType
 from redis_state.serialization import codec
 from redis_state.stores.sessions.session_log import Entry

@@ -24,7 +24,8 @@ from redis_state.errors import BackendError, CursorGap, LeaseLost, NoConnection
 from redis_state.integrations.a2a.backend import A2ABackend
 from redis_state.integrations.a2a.convert import event_bytes, event_of, status_of, task_of
 from redis_state.primitives.lease import HeldLease, Leases, new_owner
-from redis_state.primitives.log import Bounds, Log
+from redis_state.primitives.log.log import Log
+from redis_state.primitives.log.rows import Bounds
 from redis_state.primitives.signal import Row
 from redis_state.stores.a2a.task_model import Phase, Ref
 from redis_state.stores.a2a.tasks import new_write

@@ -8,7 +8,8 @@ from typing import Any
 
 from redis_state import RedisStateStore, limits
 from redis_state.errors import InvalidField
-from redis_state.primitives.log import Bounds, Log
+from redis_state.primitives.log.log import Log
+from redis_state.primitives.log.rows import Bounds
 from redis_state.primitives.record import new_write_id
 from redis_state.primitives.signal import Row
 from redis_state.serialization import codec

@@ -29,7 +29,7 @@ from redis_state.models.hosts.a2a import (
     TaskEvent,
     TaskInfo,
 )
-from redis_state.primitives.log import Log
+from redis_state.primitives.log.log import Log
 from redis_state.primitives.signal import Row
 from redis_state.scripts import ReplyCode, raw
 from redis_state.serialization.rows import pack, unpack

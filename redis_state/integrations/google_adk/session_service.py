@@ -18,7 +18,8 @@ from redis_state import RedisStateStore, limits
 from redis_state.errors import CorruptState, InvalidField
 from redis_state.models.version import Version
 from redis_state.primitives.listed import behind_a_write
-from redis_state.primitives.log import Bounds, Log
+from redis_state.primitives.log.log import Log
+from redis_state.primitives.log.rows import Bounds
 from redis_state.primitives.record import Stored, new_write_id
 from redis_state.primitives.signal import Row
 from redis_state.scripts import AdkKeys, Reply, ReplyCode, raw

@@ -16,7 +16,8 @@ from typing import Any, Final
 from redis_state import RedisStateStore, limits
 from redis_state.errors import CursorGap
 from redis_state.integrations.llama_index.state_storage import RunStateStorage, drop_states
-from redis_state.primitives.log import Bounds, Log
+from redis_state.primitives.log.log import Log
+from redis_state.primitives.log.rows import Bounds
 from redis_state.primitives.record import new_write_id
 from redis_state.primitives.signal import Row
 from redis_state.serialization import codec

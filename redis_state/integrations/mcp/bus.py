@@ -24,7 +24,8 @@ from mcp.server.subscriptions import (
 
 from redis_state import RedisStateStore
 from redis_state.errors import BackendError, ConfigError, CursorGap, InvalidField, NoConnection
-from redis_state.primitives.log import Bounds, Log
+from redis_state.primitives.log.log import Log
+from redis_state.primitives.log.rows import Bounds
 from redis_state.primitives.signal import Row
 from redis_state.serialization import codec
 from redis_state.serialization.fields import text

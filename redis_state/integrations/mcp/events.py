@@ -33,7 +33,7 @@ from redis_state.errors import (
 )
 from redis_state.integrations.mcp.messages import MessageLog, SentMessage
 from redis_state.primitives.lease import HeldLease, Leases, Renewal, new_owner
-from redis_state.primitives.log import Bounds
+from redis_state.primitives.log.rows import Bounds
 from redis_state.serialization import codec
 from redis_state.serialization.fields import text
 from redis_state.stores.base import ms

@@ -14,7 +14,8 @@ from typing import Any
 from mcp.server.streamable_http import EventId, StreamId
 from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCResponse, jsonrpc_message_adapter
 
-from redis_state.primitives.log import Bounds, Log
+from redis_state.primitives.log.log import Log
+from redis_state.primitives.log.rows import Bounds
 from redis_state.primitives.signal import Row
 from redis_state.serialization import codec
 from redis_state.stores.base import Base

@@ -28,7 +28,8 @@ from agents.memory.session_settings import (
 from redis_state import RedisStateStore, limits
 from redis_state.errors import InvalidField, LeaseLost, SessionBusy
 from redis_state.primitives.lease import HeldLease, Leases, Renewal, new_owner
-from redis_state.primitives.log import Bounds, Log
+from redis_state.primitives.log.log import Log
+from redis_state.primitives.log.rows import Bounds
 from redis_state.primitives.signal import Row
 from redis_state.scripts import Fence, LogLimits, ReplyCode
 from redis_state.serialization import codec

@@ -22,18 +22,17 @@ from typing import Any, TypeVar
 
 from redis_state.errors import (
     BackendError,
-    InvalidField,
     LeaseLost,
     LostRace,
     NoConnection,
     RedisStateError,
-    StoreFull,
 )
 from redis_state.primitives.lease import HeldLease, Leases, Renewal, new_owner
 from redis_state.primitives.signal import Row
-from redis_state.primitives.watchlist import Fate, WatchClaim, WatchList
+from redis_state.primitives.watchlist.watchlist import Fate, WatchClaim, WatchList
 from redis_state.scripts import ReplyCode
 from redis_state.stores.a2a.retry import repeated
+from redis_state.stores.a2a.run_failures import RunFailures
 from redis_state.stores.a2a.task_model import (
     Draft,
     Phase,
@@ -62,7 +61,6 @@ _SILENT = (
     "it died, hung, or could not reach Redis."
 )
 _STOPPED = "The server that worked on this task was stopped."
-_FAILED = "The server that worked on this task could not {}: {}."
 
 T = TypeVar("T")
 
@@ -96,8 +94,7 @@ class A2AOwner:
         self._endings: set[asyncio.Future[None]] = set()
         # When leases that ran out may be judged: not while this server is out of touch itself.
         self._judges_at = 0.0
-        # Why the run of a task failed here, and until when that may explain the task's end.
-        self._failures: dict[Ref, tuple[str, float]] = {}
+        self._failures = RunFailures(self._lease_ms / 1000)
         self._closed = False
 
     def is_own(self, row: Row) -> bool:
@@ -149,9 +146,9 @@ class A2AOwner:
             raise
         except BaseException as error:
             self._let_go(ref, held)
-            self._record_failure(ref, "save it", error)
+            self._failures.record(ref, "save it", error)
             raise
-        self._failures.pop(ref, None)
+        self._failures.forget(ref)
         if written is None:
             return None
         self._let_go(ref, self.held.get(ref))
@@ -188,7 +185,7 @@ class A2AOwner:
         try:
             return await self.repeat(call)
         except BackendError as error:
-            self._record_failure(ref, "read it", error)
+            self._failures.record(ref, "read it", error)
             raise
 
     def fail_run(self, task_id: str, error: BackendError) -> None:
@@ -196,12 +193,11 @@ class A2AOwner:
         for ref, held in list(self.held.items()):
             if ref.task_id == task_id:
                 self._let_go(ref, held)
-                self._record_failure(ref, "publish its events", error)
+                self._failures.record(ref, "publish its events", error)
 
     def reason(self, ref: Ref) -> str:
         """Return why the run of a task failed here; empty if it did not, or long ago."""
-        stated, until = self._failures.get(ref, ("", 0.0))
-        return stated if monotonic() < until else ""
+        return self._failures.reason(ref)
 
     async def repeat(self, call: Callable[[], Awaitable[T]]) -> T:
         """Make a call of a run, which may be repeated, for up to a lease. See `repeated`."""
@@ -406,27 +402,6 @@ class A2AOwner:
         """Hold a task no more, unless a save that came meanwhile does."""
         if held is not None and self.held.get(ref) is held:
             self.held.pop(ref).stop()
-
-    def _record_failure(self, ref: Ref, what: str, error: BaseException) -> None:
-        lease_s = self._lease_ms / 1000
-        match error:
-            case StoreFull():
-                cause = f"Redis was out of memory for {lease_s:g} s"
-            case NoConnection():
-                cause = f"Redis did not reply for {lease_s:g} s"
-            case BackendError():
-                cause = "Redis refused it"
-            case InvalidField():
-                cause = str(error)
-            case _:
-                cause = "it was broken off"
-        now = monotonic()
-        # Its lease runs out by then, and another server finds it.
-        self._failures = {
-            each: recorded for each, recorded in self._failures.items() if now < recorded[1]
-        }
-        until = now + 10 * lease_s + _RECONNECT_MS / 1000
-        self._failures[ref] = (_FAILED.format(what, cause), until)
 
     async def _judge(self, claim: WatchClaim) -> int | Fate:
         scope, _, task_id = claim.entry.decode("utf-8", "surrogatepass").partition("|")

@@ -20,7 +20,8 @@ from redis_state.errors import (
     VersionConflict,
 )
 from redis_state.primitives.lease import new_owner
-from redis_state.primitives.log import Bounds, Log
+from redis_state.primitives.log.log import Log
+from redis_state.primitives.log.rows import Bounds
 from redis_state.scripts import Reply, ReplyCode, raw
 from redis_state.stores.a2a.push_configs import PushConfigs
 from redis_state.stores.a2a.task_model import (

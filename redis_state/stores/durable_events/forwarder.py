@@ -24,9 +24,10 @@ from typing import Any, TypeVar
 from redis_state.backoff import Backoff
 from redis_state.errors import BackendError, CommandRefused, CursorGap
 from redis_state.postgres.link import PostgresLink
-from redis_state.primitives.log import Log, Page
-from redis_state.primitives.pages import next_count
-from redis_state.primitives.watchlist import WatchClaim
+from redis_state.primitives.log.log import Log
+from redis_state.primitives.log.pages import next_count
+from redis_state.primitives.log.rows import Page
+from redis_state.primitives.watchlist.watchlist import WatchClaim
 from redis_state.scripts import ReplyCode
 from redis_state.stores.base import Base, ms
 from redis_state.stores.durable_events.table import EventTable, KeptPlace, TraceRows

@@ -22,7 +22,7 @@ from redis_state.models import StoredEvent
 from redis_state.postgres.address import shown
 from redis_state.postgres.link import PostgresLink
 from redis_state.primitives.listed import write_listed
-from redis_state.primitives.log import Bounds
+from redis_state.primitives.log.rows import Bounds
 from redis_state.primitives.signal import Row
 from redis_state.stores.base import Base, ms
 from redis_state.stores.durable_events.forwarder import Forwarder, ForwardReport

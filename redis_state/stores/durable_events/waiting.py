@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from redis_state.primitives.waiting_since import WaitingSince
-from redis_state.primitives.watchlist import WatchList, read_entry
+from redis_state.primitives.watchlist.waiting_since import WaitingSince
+from redis_state.primitives.watchlist.watchlist import WatchList, read_entry
 from redis_state.serialization import codec
 from redis_state.stores.base import Base, ms
 from redis_state.transport.keys import WATCH_SHARDS

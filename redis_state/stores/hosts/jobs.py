@@ -15,7 +15,8 @@ from typing import Any
 from redis_state import limits
 from redis_state.errors import LeaseLost, LostRace
 from redis_state.primitives.lease import HeldLease, Leases, Renewal, new_owner
-from redis_state.primitives.log import Bounds, Log
+from redis_state.primitives.log.log import Log
+from redis_state.primitives.log.rows import Bounds
 from redis_state.primitives.record import Stored, new_write_id
 from redis_state.scripts import Reply, ReplyCode
 from redis_state.serialization import codec

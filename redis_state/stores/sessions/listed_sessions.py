@@ -21,8 +21,8 @@ from typing import TypeVar
 
 from redis_state.futures import unawaited
 from redis_state.primitives.listed import behind_a_write
-from redis_state.primitives.log import Appended
-from redis_state.primitives.watchlist import WatchList
+from redis_state.primitives.log.rows import Appended
+from redis_state.primitives.watchlist.watchlist import WatchList
 from redis_state.stores.archive_list import many_updates, session_check_ms, session_entry
 from redis_state.stores.base import Base
 

@@ -12,7 +12,8 @@ from functools import lru_cache, partial
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from redis_state import limits
-from redis_state.primitives.log import Bounds, Log
+from redis_state.primitives.log.log import Log
+from redis_state.primitives.log.rows import Bounds
 from redis_state.primitives.signal import Row
 from redis_state.scripts import Fence
 from redis_state.serialization import codec

@@ -6,7 +6,7 @@ from typing import Any
 
 from redis_state.models import SteeringEvent, SteeringEventType, sanitize_steering_event
 from redis_state.primitives.listed import behind_a_write
-from redis_state.primitives.log import Bounds
+from redis_state.primitives.log.rows import Bounds
 from redis_state.primitives.sent import SentContent
 from redis_state.primitives.signal import Row
 from redis_state.scripts import Fence

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from redis_state.models import TaskStatus
-from redis_state.primitives.watchlist import read_entry
+from redis_state.primitives.watchlist.watchlist import read_entry
 from redis_state.serialization import codec
 
 # Tasks under a key of this kind run one at a time, whatever is set. Lua has it too.

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from redis_state.errors import CorruptState, InvalidField, PayloadUnreadable, StoreFull
 from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
 from redis_state.primitives.record import Place, Stored, new_write_id
-from redis_state.primitives.watchlist import WatchList
+from redis_state.primitives.watchlist.watchlist import WatchList
 from redis_state.scripts import TASK_FIELDS, Fence, GatheringKeys, ReplyCode, TaskKeys
 from redis_state.serialization import codec
 from redis_state.serialization.fields import choice, moment, validated

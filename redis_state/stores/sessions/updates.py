@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 
 from redis_state.models import StateUpdate, TaskStatus, UpdateType
 from redis_state.models.tasks import utc_now
-from redis_state.primitives.log import Bounds
+from redis_state.primitives.log.rows import Bounds
 from redis_state.primitives.record import new_write_id
 from redis_state.primitives.signal import Row
 from redis_state.scripts import Fence

@@ -9,7 +9,8 @@ from functools import partial
 from typing import Any
 
 from redis_state.models import StoredEvent
-from redis_state.primitives.log import Bounds, Log
+from redis_state.primitives.log.log import Log
+from redis_state.primitives.log.rows import Bounds
 from redis_state.primitives.signal import Row
 from redis_state.serialization import codec
 from redis_state.serialization.fields import mapping, number, text

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from redis_state.models import PlannerEvent
-from redis_state.primitives.log import Bounds, Log
+from redis_state.primitives.log.log import Log
+from redis_state.primitives.log.rows import Bounds
 from redis_state.primitives.record import new_write_id
 from redis_state.primitives.signal import Row
 from redis_state.serialization import codec

@@ -16,7 +16,7 @@ from time import monotonic
 from redis_state.archive.copying.updates import log_of
 from redis_state.archive.waiting import ArchiveList
 from redis_state.errors import CorruptState
-from redis_state.primitives.watchlist import Fate, WatchClaim
+from redis_state.primitives.watchlist.watchlist import Fate, WatchClaim
 from redis_state.store import RedisStateStore
 from redis_state.stores.archive_list import many_updates, session_check_ms
 from redis_state.stores.sessions.task_status import TaskStatusView

@@ -25,7 +25,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from redis_state.errors import BackendError
-from redis_state.primitives.watchlist import Band, WatchList
+from redis_state.primitives.watchlist.watchlist import Band, WatchList
 from redis_state.store import RedisStateStore
 from redis_state.worker.observe.stats import SHOWN_PERIODS, Histogram, WorkerStats
 from redis_state.worker.observe.tracing import dropped

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from redis_state.primitives.watchlist import WatchClaim
+from redis_state.primitives.watchlist.watchlist import WatchClaim
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_status import TaskStatusView
 from redis_state.stores.task_index import TaskIndex, indexed_record, stamp_of

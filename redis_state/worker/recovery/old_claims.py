@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from redis_state.errors import BackendError
 from redis_state.models import TaskStatus
-from redis_state.primitives.watchlist import WatchList
+from redis_state.primitives.watchlist.watchlist import WatchList
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_status import TaskStatusView, watch_entry
 from redis_state.worker.queue.job import ListedClaims, OldClaim, QueueState

@@ -32,7 +32,7 @@ from typing import Any
 
 from redis_state.errors import BackendError, RedisStateError, StoreFull
 from redis_state.models import TaskStatus
-from redis_state.primitives.watchlist import Fate, WatchClaim, WatchList, check_after
+from redis_state.primitives.watchlist.watchlist import Fate, WatchClaim, WatchList, check_after
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_status import TaskStatusView

@@ -20,7 +20,7 @@ import random
 from dataclasses import replace
 
 from redis_state.errors import BackendError, LostRace, VersionConflict
-from redis_state.primitives.watchlist import Fate, WatchClaim
+from redis_state.primitives.watchlist.watchlist import Fate, WatchClaim
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.stores.schedules import (

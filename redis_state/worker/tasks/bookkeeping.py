@@ -6,7 +6,7 @@ from typing import Any
 
 from redis_state.futures import unawaited
 from redis_state.models import TaskState, TaskStatus
-from redis_state.primitives.watchlist import WatchList
+from redis_state.primitives.watchlist.watchlist import WatchList
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_status import TaskStatusView
 from redis_state.stores.task_index import (

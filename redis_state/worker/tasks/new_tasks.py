@@ -11,7 +11,7 @@ from redis_state.errors import BackendError, LostRace, TaskInProgress
 from redis_state.models import TaskState, UpdateType
 from redis_state.models.attributes import Attributes
 from redis_state.primitives.record import new_write_id
-from redis_state.primitives.watchlist import WatchList
+from redis_state.primitives.watchlist.watchlist import WatchList
 from redis_state.scripts import Announcement, IndexedTask, Reply, ReplyCode, TaskKeys
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.updates import NewUpdate

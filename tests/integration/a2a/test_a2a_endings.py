@@ -28,7 +28,7 @@ from redis_state.integrations.a2a import (
     create_task_store,
     create_versioned_task_store,
 )
-from redis_state.primitives.watchlist import WatchList
+from redis_state.primitives.watchlist.watchlist import WatchList
 from redis_state.scripts import Scripts
 from redis_state.stores.a2a import ownership
 from redis_state.stores.a2a.task_model import Ref, VersionedTask

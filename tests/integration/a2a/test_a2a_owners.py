@@ -28,7 +28,7 @@ from redis_state.integrations.a2a import (
     create_versioned_task_store,
 )
 from redis_state.integrations.a2a.executor import InterruptibleExecutor
-from redis_state.primitives import log_follower
+from redis_state.primitives.log import follower as log_follower
 from redis_state.scripts import Scripts
 from redis_state.stores.a2a import ownership
 from redis_state.testing import eventually

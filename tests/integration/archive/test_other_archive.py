@@ -32,8 +32,8 @@ from redis_state.archive.protocol import Archive
 from redis_state.archive.retaining import Retainer
 from redis_state.archive.waiting import ArchiveList
 from redis_state.archive.working import WorkingArchivers
-from redis_state.doctor.archive import archive_findings
 from redis_state.doctor.finding import Verdict
+from redis_state.doctor.questions.archive import archive_findings
 from redis_state.erasure import Eraser, release_held
 from redis_state.errors import ArchiveUnavailable
 from redis_state.models import TaskStatus

@@ -27,7 +27,7 @@ from redis_state.archive.copying.records import RecordArchiver
 from redis_state.archive.protocol import Archive
 from redis_state.archive.retaining import Retainer
 from redis_state.archive.waiting import ArchiveList
-from redis_state.primitives.watchlist import WatchList
+from redis_state.primitives.watchlist.watchlist import WatchList
 from redis_state.scripts.runner import ScriptRunner
 from redis_state.testing import eventually
 from redis_state.transport.keys import WATCH_SHARDS

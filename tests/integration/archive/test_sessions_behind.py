@@ -20,7 +20,7 @@ from redis_state.archive.copying.archiver import Archiver
 from redis_state.archive.copying.pace import Pace
 from redis_state.archive.protocol import Archive
 from redis_state.archive.waiting import ArchiveList
-from redis_state.doctor.archive import archive_findings
+from redis_state.doctor.questions.archive import archive_findings
 from redis_state.erasure import Eraser, release_held
 from redis_state.testing import eventually
 from redis_state.transport.keys import WATCH_SHARDS

@@ -13,7 +13,7 @@ from redis_state.archive.protocol import Archive
 from redis_state.archive.waiting import ArchiveList
 from redis_state.errors import LeaseLost, NoConnection, OutcomeUnknown
 from redis_state.models.session_context import ContextPatch, MergeStrategy
-from redis_state.primitives.watchlist import WatchList
+from redis_state.primitives.watchlist.watchlist import WatchList
 from redis_state.scripts import Fence
 from redis_state.stores.archive_list import session_entry
 from redis_state.testing import leaked_keys

@@ -13,7 +13,8 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state import BackendUnavailable, CursorGap, LeaseLost, RedisStateStore, Settings
 from redis_state.models import Trajectory
 from redis_state.primitives.lease import Leases
-from redis_state.primitives.log import Bounds, Log
+from redis_state.primitives.log.log import Log
+from redis_state.primitives.log.rows import Bounds
 from redis_state.worker.tasks.started import StartedRun
 from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.processes.pools import SESSION

@@ -19,7 +19,7 @@ from redis_state import (
 )
 from redis_state.errors import CorruptState, TaskUnknown
 from redis_state.models import SteeringEventType, TaskState, TaskStatus
-from redis_state.primitives.watchlist import WatchList
+from redis_state.primitives.watchlist.watchlist import WatchList
 from redis_state.testing import eventually
 from redis_state.worker import TaskClient, TaskContext
 from redis_state.worker.tasks.moves import watch_entry

@@ -8,7 +8,8 @@ import pytest
 
 from redis_state import CommandRefused, RedisStateStore
 from redis_state.models import Trajectory
-from redis_state.primitives.log import Bounds, Log
+from redis_state.primitives.log.log import Log
+from redis_state.primitives.log.rows import Bounds
 from redis_state.store import HostTypes
 from redis_state.transport.key_groups import LogKeys
 from tests.support.samples import (

@@ -13,8 +13,8 @@ import psycopg
 from pydantic import SecretStr
 
 from redis_state import RedisStateStore, Settings
-from redis_state.doctor.durable_events import durable_event_findings
 from redis_state.doctor.finding import Verdict
+from redis_state.doctor.questions.durable_events import durable_event_findings
 from redis_state.models import StoredEvent
 from redis_state.testing import eventually
 from redis_state.worker.observe.durable_events import count_events_regularly

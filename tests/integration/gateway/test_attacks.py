@@ -15,8 +15,8 @@ import pytest
 pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("starlette", reason="needs the gateway extra")
 
-from redis_state.gateway.cutting import cut_tokens
 from redis_state.gateway.requests import limits as limits_of_gateway
+from redis_state.gateway.showing.cutting import cut_tokens
 from redis_state.models import StateUpdate, UpdateType
 from redis_state.serialization import codec
 from redis_state.testing import eventually

@@ -11,8 +11,8 @@ pytest.importorskip("starlette", reason="needs the gateway extra")
 
 from redis_state import RedisStateStore
 from redis_state.gateway.auth.principal import Principal
-from redis_state.gateway.known_pauses import KnownPause, read_known
 from redis_state.gateway.routes.tasks import pauses
+from redis_state.gateway.showing.known_pauses import KnownPause, read_known
 from redis_state.models import StateUpdate, UpdateType
 from tests.support.http.gateway import at, ends, gateway_of, of_pause, paused
 

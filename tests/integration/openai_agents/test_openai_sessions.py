@@ -33,7 +33,8 @@ from redis_state.integrations.agent_runs.scopes import current_scope
 from redis_state.integrations.openai_agents import RedisStateSession, durable, openai_handler
 from redis_state.integrations.openai_agents.history import RunHistory
 from redis_state.models import TaskStatus
-from redis_state.primitives.log import Bounds, Log
+from redis_state.primitives.log.log import Log
+from redis_state.primitives.log.rows import Bounds
 from redis_state.scripts.primitives.logs import LogScripts
 from redis_state.testing import eventually
 from redis_state.worker import TaskContext, TaskHandedBack

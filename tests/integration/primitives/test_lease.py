@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from redis_state import Settings
 from redis_state.errors import LeaseLost, StoreFull
 from redis_state.primitives.lease import HeldLease, Leases, Renewal
-from redis_state.primitives.log import Bounds, Log
+from redis_state.primitives.log.log import Log
+from redis_state.primitives.log.rows import Bounds
 from redis_state.primitives.record import Records
 from redis_state.scripts import Scripts
 from redis_state.testing import eventually

@@ -21,7 +21,8 @@ from redis_state.errors import (
     OutcomeUnknown,
 )
 from redis_state.primitives.lease import Leases
-from redis_state.primitives.log import Bounds, Log
+from redis_state.primitives.log.log import Log
+from redis_state.primitives.log.rows import Bounds
 from redis_state.primitives.signal import Row
 from redis_state.scripts import Fence, Scripts
 from redis_state.transport.keys import Keys

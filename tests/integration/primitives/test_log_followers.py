@@ -10,11 +10,12 @@ from contextlib import aclosing
 import pytest
 from hypothesis import strategies as st
 
-import redis_state.primitives.log as log_module
+import redis_state.primitives.log.log as log_module
 from redis_state import Settings
 from redis_state.errors import BackendUnavailable, CursorGap
-from redis_state.primitives import log_follower
-from redis_state.primitives.log import Log
+from redis_state.primitives.log import follower as log_follower
+from redis_state.primitives.log.log import Log
+from redis_state.primitives.log.rows import Page
 from redis_state.primitives.signal import Row
 from redis_state.scripts import Scripts
 from redis_state.testing import eventually
@@ -303,7 +304,7 @@ async def test_a_follower_of_a_quiet_topic_does_not_read_again_and_again(
 
     async def counted(
         self: Log, *, after: str | None = None, topic: str | None = None, look: bool = False
-    ) -> log_module.Page:
+    ) -> Page:
         nonlocal reads
         reads += 1
         return await read(self, after=after, topic=topic, look=look)

@@ -14,7 +14,8 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state import CursorGap, RedisStateStore
 from redis_state.models import SteeringEventType
 from redis_state.primitives.lease import HeldLease
-from redis_state.primitives.log import Bounds, Log
+from redis_state.primitives.log.log import Log
+from redis_state.primitives.log.rows import Bounds
 from redis_state.scripts import Scripts
 from redis_state.testing import eventually
 from redis_state.transport.keys import Keys

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redis_state import Settings
-from redis_state.primitives.log import Bounds, Log
+from redis_state.primitives.log.log import Log
+from redis_state.primitives.log.rows import Bounds
 from redis_state.primitives.signal import Row, listening, read_message
 from redis_state.scripts import Scripts
 from redis_state.testing import eventually

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from redis_state import Settings
 from redis_state.errors import CorruptState, NoConnection, StoreFull
-from redis_state.primitives.watchlist import ENDED_MS, Fate, WatchClaim, WatchList
+from redis_state.primitives.watchlist.watchlist import ENDED_MS, Fate, WatchClaim, WatchList
 from redis_state.scripts import Scripts
 from redis_state.transport.keys import WATCH_SHARDS, Keys
 from tests.support.scripts.models import explore

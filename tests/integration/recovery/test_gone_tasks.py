@@ -10,7 +10,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore
 from redis_state.erasure import Eraser
-from redis_state.primitives.watchlist import ENDED_MS, WatchList, check_after
+from redis_state.primitives.watchlist.watchlist import ENDED_MS, WatchList, check_after
 from redis_state.testing import eventually
 from redis_state.worker.tasks.moves import watch_entry
 from tests.support.processes.pools import SESSION, watched

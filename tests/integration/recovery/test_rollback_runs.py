@@ -16,7 +16,7 @@ from redis_state.errors import LeaseLost, OutcomeUnknown
 from redis_state.models import StateUpdate, TaskStatus, UpdateType
 from redis_state.primitives.lease import Leases
 from redis_state.primitives.record import Records
-from redis_state.primitives.watchlist import WatchList
+from redis_state.primitives.watchlist.watchlist import WatchList
 from redis_state.worker import TaskContext
 from redis_state.worker.tasks.changes import TaskChanges
 from redis_state.worker.tasks.moves import watch_entry

@@ -16,7 +16,7 @@ from arq.worker import create_worker
 from redis_state import RedisStateStore, Settings
 from redis_state.errors import BackendUnavailable
 from redis_state.models import TaskStatus
-from redis_state.primitives.watchlist import WatchList
+from redis_state.primitives.watchlist.watchlist import WatchList
 from redis_state.testing import eventually
 from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker import Handler, TaskContext

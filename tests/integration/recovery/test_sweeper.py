@@ -13,7 +13,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state import RedisStateStore
 from redis_state.errors import TokenResolved
 from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
-from redis_state.primitives.watchlist import WatchList
+from redis_state.primitives.watchlist.watchlist import WatchList
 from redis_state.scripts import IndexedTask
 from redis_state.stores.task_index import TaskIndex
 from redis_state.testing import eventually

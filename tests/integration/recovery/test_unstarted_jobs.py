@@ -9,7 +9,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state import RedisStateStore
 from redis_state.errors import BackendError
 from redis_state.models import TaskStatus
-from redis_state.primitives.watchlist import WatchList
+from redis_state.primitives.watchlist.watchlist import WatchList
 from redis_state.testing import eventually
 from redis_state.worker import TaskContext
 from redis_state.worker.queue.queue import Queue

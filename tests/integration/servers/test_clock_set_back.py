@@ -17,7 +17,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state import RedisStateStore
 from redis_state.models import TaskStatus
 from redis_state.primitives.lease import Leases
-from redis_state.primitives.watchlist import ENDED_MS, WatchList, check_after
+from redis_state.primitives.watchlist.watchlist import ENDED_MS, WatchList, check_after
 from redis_state.scripts import Reply, ReplyCode, Scripts
 from redis_state.testing import eventually
 from redis_state.transport.keys import WATCH_SHARDS, Keys

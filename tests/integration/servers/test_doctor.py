@@ -18,9 +18,10 @@ from pydantic import SecretStr
 pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore, Settings, TaskClient
-from redis_state.doctor import Finding, Verdict, examine, writes
+from redis_state.doctor import Finding, Verdict, examine
+from redis_state.doctor.questions import writes
 from redis_state.errors import BackendUnavailable, InvalidField, NoConnection, StoreFull
-from redis_state.primitives.watchlist import ENDED_MS, WatchList, check_after
+from redis_state.primitives.watchlist.watchlist import ENDED_MS, WatchList, check_after
 from redis_state.rights import Role, user_rule
 from redis_state.settings import make_settings
 from redis_state.testing import eventually

@@ -12,7 +12,8 @@ import pytest
 
 from redis_state import RedisStateError, RedisStateStore, Settings
 from redis_state.models import StateUpdate, SteeringEvent, Trajectory
-from redis_state.primitives.log import Bounds, Log
+from redis_state.primitives.log.log import Log
+from redis_state.primitives.log.rows import Bounds
 from tests.support.samples import (
     admin,
     binding,

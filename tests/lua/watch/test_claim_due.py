@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from redis_state.primitives.watchlist import CHECK_MS, MARK_MS
+from redis_state.primitives.watchlist.watchlist import CHECK_MS, MARK_MS
 from redis_state.scripts import Scripts
 from redis_state.transport.keys import Keys
 from tests.support.scripts.replies import HOUR, ask, clock_ms, ok

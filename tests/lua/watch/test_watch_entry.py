@@ -4,7 +4,7 @@ from typing import Literal
 
 import pytest
 
-from redis_state.primitives.watchlist import check_after
+from redis_state.primitives.watchlist.watchlist import check_after
 from redis_state.scripts import Scripts
 from redis_state.transport.keys import Keys
 from tests.support.scripts.replies import HOUR, ask, clock_ms, ok

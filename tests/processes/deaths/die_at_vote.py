@@ -19,7 +19,7 @@ from pydantic import SecretStr
 
 from redis_state import RedisStateStore, Settings
 from redis_state.models import TaskStatus
-from redis_state.primitives.watchlist import WatchList
+from redis_state.primitives.watchlist.watchlist import WatchList
 from redis_state.serialization import codec
 from redis_state.testing import eventually, leaked_keys
 from redis_state.worker import Escalate, TaskClient, TaskContext

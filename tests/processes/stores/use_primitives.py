@@ -13,10 +13,11 @@ from pydantic import SecretStr
 from redis_state import Settings
 from redis_state.errors import LeaseLost, LostRace, VersionConflict
 from redis_state.primitives.lease import Leases
-from redis_state.primitives.log import Bounds, Log
+from redis_state.primitives.log.log import Log
+from redis_state.primitives.log.rows import Bounds
 from redis_state.primitives.record import Records
 from redis_state.primitives.token import Tokens
-from redis_state.primitives.watchlist import WatchList
+from redis_state.primitives.watchlist.watchlist import WatchList
 from redis_state.scripts import Scripts
 from redis_state.testing import eventually
 from redis_state.transport.keys import Keys

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager, contextmanager
 from importlib import import_module
 from typing import Any, TypeVar
 
-from redis_state.gateway.console.logins import COOKIE
+from redis_state.gateway.console.login.logins import COOKIE
 from redis_state.gateway.console.rendering import write_query
 from redis_state.testing import eventually
 from tests.support.browser.console import Browser

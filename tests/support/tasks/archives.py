@@ -11,7 +11,7 @@ from redis_state.archive.protocol import Archive
 from redis_state.archive.queries import ArchiveQuery
 from redis_state.archive.waiting import ArchiveList
 from redis_state.models import StateUpdate, TaskStatus, UpdateType
-from redis_state.primitives.log import Log
+from redis_state.primitives.log.log import Log
 from redis_state.scripts import raw
 from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker.tasks.transitions import TaskTransitions

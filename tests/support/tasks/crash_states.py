@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from redis_state import RedisStateStore
 from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
-from redis_state.primitives import watchlist
+from redis_state.primitives.watchlist import watchlist
 from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.queue import Queue

@@ -13,7 +13,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("starlette", reason="needs the gateway extra")
 
 from redis_state.errors import CursorGap, InvalidField
-from redis_state.gateway.cutting import CUT
+from redis_state.gateway.showing.cutting import CUT
 from redis_state.gateway.streaming import events
 from redis_state.gateway.streaming.events import FrameWriter
 from redis_state.models import StateUpdate, TaskStatus, UpdateType

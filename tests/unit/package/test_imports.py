@@ -188,8 +188,8 @@ def test_imports_point_left() -> None:
     [
         ("errors/conflicts.py", "from redis_state.transport import keys"),
         ("models/task.py", "from ..transport.keys import Keys"),
-        ("primitives/log.py", "def f():\n    import redis_state.stores.sessions.tasks"),
-        ("primitives/log.py", "from redis.asyncio import Redis"),
+        ("primitives/log/log.py", "def f():\n    import redis_state.stores.sessions.tasks"),
+        ("primitives/log/log.py", "from redis.asyncio import Redis"),
         ("stores/sessions/tasks.py", "from redis_state import RedisStateStore"),
         ("stores/sessions/tasks.py", "from redis_state import store"),
         ("store.py", "import arq"),
@@ -204,7 +204,7 @@ def test_imports_point_left() -> None:
         ("worker/tasks/recorded/journal.py", "from redis_state.worker.tasks.moves import SKEW_MS"),
         ("worker/tasks/moves.py", "from redis_state.worker.tasks.children.children import Job"),
         ("worker/tasks/operate/bulk.py", "from redis_state.worker.recovery.sweeper import Sweeper"),
-        ("primitives/log.py", "from redis import (  # (a)\n    Redis,  # b)\n)"),
+        ("primitives/log/log.py", "from redis import (  # (a)\n    Redis,  # b)\n)"),
         ("models/task.py", '"""\nfrom here\n"""\nfrom redis_state.worker import (\n    pool,\n)'),
     ],
 )

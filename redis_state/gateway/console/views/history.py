@@ -15,7 +15,7 @@ from redis_state.gateway.answers import problem_of
 from redis_state.gateway.calls import Operation, authorise
 from redis_state.gateway.console.operations import READ_ROWS, READ_TIMELINE, READ_TREE
 from redis_state.gateway.console.pages import PageCall
-from redis_state.gateway.documents import branch_documents
+from redis_state.gateway.showing.documents import branch_documents
 from redis_state.gateway.streaming.reading import LiveEvent
 from redis_state.models import TaskState
 from redis_state.worker.tasks.views.branches import branch_of, reread_branch, tasks_of_branch

@@ -8,9 +8,9 @@ from contextlib import suppress
 from starlette.responses import RedirectResponse, Response
 
 from redis_state.gateway.answers import HttpProblem
-from redis_state.gateway.console.logins import forget, remember
+from redis_state.gateway.console.login.logins import forget, remember
+from redis_state.gateway.console.login.unsent import after_login, login_page
 from redis_state.gateway.console.pages import ConsolePage, PageCall
-from redis_state.gateway.console.unsent import after_login, login_page
 from redis_state.gateway.requests.limits import address_of
 
 

@@ -11,11 +11,11 @@ from starlette.responses import Response
 from redis_state.gateway.answers import answer, forbidden, not_found
 from redis_state.gateway.auth.principal import Right
 from redis_state.gateway.calls import ApiCall, Operation, Over
-from redis_state.gateway.documents import branch_documents, session_document
 from redis_state.gateway.requests.bodies import ForgetUserBody
 from redis_state.gateway.requests.queries import ForgetQuery, PageQuery
 from redis_state.gateway.results import ErasureResult, SessionResult, SessionsResult, TreeResult
-from redis_state.gateway.showing import shown_task
+from redis_state.gateway.showing.documents import branch_documents, session_document
+from redis_state.gateway.showing.visible import shown_task
 from redis_state.models.tasks import parent_of
 from redis_state.worker.tasks.views.branches import tasks_of_session
 

@@ -13,7 +13,7 @@ from redis_state.gateway.archived_updates import updates_over_gap, updates_throu
 from redis_state.gateway.calls import ApiCall, Operation
 from redis_state.gateway.requests.queries import UpdatesQuery
 from redis_state.gateway.results import UpdatesResult
-from redis_state.gateway.showing import shown_rows
+from redis_state.gateway.showing.visible import shown_rows
 from redis_state.gateway.streaming.events import ALL, TAIL, check_cursor
 from redis_state.models import StateUpdate
 from redis_state.stores.sessions.session_log import EntryPage

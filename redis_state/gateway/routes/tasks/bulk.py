@@ -7,10 +7,10 @@ from starlette.responses import Response
 from redis_state.gateway.answers import answer, forbidden
 from redis_state.gateway.auth.principal import Right
 from redis_state.gateway.calls import ApiCall, Operation, Over
-from redis_state.gateway.documents import item_document
 from redis_state.gateway.requests.bodies import BulkBody
 from redis_state.gateway.requests.fields import utc
 from redis_state.gateway.results import BulkResult
+from redis_state.gateway.showing.documents import item_document
 
 
 async def change_all(call: ApiCall) -> Response:

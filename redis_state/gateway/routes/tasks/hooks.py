@@ -33,10 +33,10 @@ from redis_state.gateway.answers import HttpProblem, answer, not_found, problem_
 from redis_state.gateway.auth.hook_links import HookLink, HookLinks
 from redis_state.gateway.auth.principal import Right, Unauthenticated
 from redis_state.gateway.calls import ApiCall, Operation, Over, validated
-from redis_state.gateway.cutting import cut_tokens
-from redis_state.gateway.known_pauses import KnownPause, read_known
 from redis_state.gateway.requests.bodies import DecisionBody
 from redis_state.gateway.requests.limits import address_of, read_body
+from redis_state.gateway.showing.cutting import cut_tokens
+from redis_state.gateway.showing.known_pauses import KnownPause, read_known
 from redis_state.serialization import codec
 from redis_state.worker import OpenPause
 

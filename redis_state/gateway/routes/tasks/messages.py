@@ -11,7 +11,6 @@ from redis_state.errors import NoReceiver, RequestTimeout
 from redis_state.gateway.answers import answer, not_found
 from redis_state.gateway.auth.principal import Right
 from redis_state.gateway.calls import ApiCall, Operation
-from redis_state.gateway.cutting import cut_tokens
 from redis_state.gateway.requests.bodies import RequestBody, SignalBody
 from redis_state.gateway.results import (
     FoundValueResult,
@@ -19,6 +18,7 @@ from redis_state.gateway.results import (
     SignalledResult,
     ValuesResult,
 )
+from redis_state.gateway.showing.cutting import cut_tokens
 from redis_state.models import StateUpdate, UpdateType
 
 _TASK = "/v1/sessions/{session}/tasks/{task}"

@@ -11,12 +11,12 @@ from redis_state.errors import TokenResolved
 from redis_state.gateway.answers import already_resolved, answer, forbidden, not_found
 from redis_state.gateway.auth.principal import Principal, Right
 from redis_state.gateway.calls import ApiCall, Operation, Over
-from redis_state.gateway.documents import pause_document
-from redis_state.gateway.known_pauses import KnownPause, read_known
 from redis_state.gateway.requests.bodies import DecisionBody, DelegateBody
 from redis_state.gateway.requests.queries import PausesQuery
 from redis_state.gateway.results import DecidedResult, DelegatedResult, PauseResult, PausesResult
-from redis_state.gateway.showing import shown_decision, shown_name, shown_pause
+from redis_state.gateway.showing.documents import pause_document
+from redis_state.gateway.showing.known_pauses import KnownPause, read_known
+from redis_state.gateway.showing.visible import shown_decision, shown_name, shown_pause
 from redis_state.worker import OpenPause
 from redis_state.worker.tasks.waitpoints.pause_pages import list_pause_page
 

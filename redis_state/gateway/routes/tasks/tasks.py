@@ -18,15 +18,6 @@ from redis_state.gateway.archived_updates import (
 from redis_state.gateway.auth.principal import Right
 from redis_state.gateway.calls import ApiCall, Operation, Over
 from redis_state.gateway.chosen import check_chosen, chosen_by
-from redis_state.gateway.cutting import cut_tokens
-from redis_state.gateway.documents import (
-    branch_documents,
-    compensation_document,
-    pause_document,
-    step_document,
-    summary_document,
-    view_document,
-)
 from redis_state.gateway.requests.bodies import CANCELS, SubmitBody
 from redis_state.gateway.requests.fields import seconds, utc
 from redis_state.gateway.requests.queries import (
@@ -45,7 +36,16 @@ from redis_state.gateway.results import (
     TasksResult,
     TimelineResult,
 )
-from redis_state.gateway.showing import shown_pause, shown_rows, shown_task
+from redis_state.gateway.showing.cutting import cut_tokens
+from redis_state.gateway.showing.documents import (
+    branch_documents,
+    compensation_document,
+    pause_document,
+    step_document,
+    summary_document,
+    view_document,
+)
+from redis_state.gateway.showing.visible import shown_pause, shown_rows, shown_task
 from redis_state.models import StateUpdate, TaskState, TaskStatus
 from redis_state.stores.sessions.session_log import EntryPage
 from redis_state.worker import Archived, TaskView

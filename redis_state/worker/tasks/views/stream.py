@@ -12,7 +12,7 @@ from redis_state.errors import CorruptState, TaskUnknown
 from redis_state.models import StateUpdate, TaskState, TaskStatus, UpdateType
 from redis_state.models.attributes import AttributeValue
 from redis_state.primitives.record import Stored
-from redis_state.primitives.watchlist import WatchList
+from redis_state.primitives.watchlist.watchlist import WatchList
 from redis_state.serialization import codec
 from redis_state.serialization.payloads import need_end
 from redis_state.serialization.rows import as_object

@@ -20,7 +20,7 @@ from typing import Any
 
 from redis_state.errors import DelegationRefused, InvalidTransition, TokenUnknown
 from redis_state.primitives.token import raise_unless_won
-from redis_state.primitives.watchlist import Fate, WatchList
+from redis_state.primitives.watchlist.watchlist import Fate, WatchList
 from redis_state.scripts import Reply, ReplyCode
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore

@@ -19,7 +19,8 @@ from redis_state.integrations.embabel.task_state_manager import (
     A2AState,
     TaskStateManager,
 )
-from redis_state.primitives.log import Log, Page
+from redis_state.primitives.log.log import Log
+from redis_state.primitives.log.rows import Page
 from redis_state.testing import eventually
 from redis_state.transport.keys import a2a_keys, manager_scope
 from tests.processes.a2a.keep_task_states import chunk, name_of, status

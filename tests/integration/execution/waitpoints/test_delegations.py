@@ -19,7 +19,7 @@ from redis_state.errors import (
     TokenUnknown,
 )
 from redis_state.models import TaskStatus
-from redis_state.primitives.watchlist import Fate
+from redis_state.primitives.watchlist.watchlist import Fate
 from redis_state.scripts import Reply, ReplyCode
 from redis_state.serialization import codec
 from redis_state.testing import eventually

@@ -12,7 +12,7 @@ from redis_state.errors import (
     BackendUnavailable,
 )
 from redis_state.models import TaskStatus
-from redis_state.primitives.watchlist import WatchList
+from redis_state.primitives.watchlist.watchlist import WatchList
 from redis_state.worker import TaskClient
 from redis_state.worker.tasks.moves import watch_entry
 from redis_state.worker.tasks.waitpoints.pause_model import decision_of, pause_token

@@ -12,7 +12,7 @@ pytest.importorskip("starlette", reason="needs the gateway extra")
 pytest.importorskip("jinja2", reason="needs the gateway extra")
 
 from redis_state.gateway.console.views import session, trees
-from redis_state.gateway.documents import branch_documents
+from redis_state.gateway.showing.documents import branch_documents
 from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
 from redis_state.models.tasks import parent_of
 from redis_state.worker.tasks.new_tasks import NewTasks

@@ -31,8 +31,8 @@ from redis_state.gateway.answers import HttpProblem
 from redis_state.gateway.auth import files
 from redis_state.gateway.auth.jwt import Secrets
 from redis_state.gateway.console.assets import PINNED, digest
-from redis_state.gateway.console.cookies import SealedLogin, open_login, seal_login
-from redis_state.gateway.console.logins import Logins
+from redis_state.gateway.console.login.cookies import SealedLogin, open_login, seal_login
+from redis_state.gateway.console.login.logins import Logins
 from redis_state.gateway.streaming.hub import Hub
 from tests.integration.gateway.console.conftest import AUTH, KEYS, LogIn
 from tests.support.browser.console import Browser

@@ -7,7 +7,7 @@ import pytest
 from redis_state import RedisStateStore, Settings
 from redis_state.gateway.streaming.hub import Hub
 from redis_state.models import StateUpdate, UpdateType
-from redis_state.primitives import log_follower
+from redis_state.primitives.log import follower as log_follower
 from redis_state.scripts import LogLimits
 from redis_state.testing import eventually
 from tests.support.http.event_streams import Event, Events

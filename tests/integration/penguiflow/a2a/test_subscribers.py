@@ -16,7 +16,8 @@ from penguiflow_a2a.models import (
 from redis_state import Settings
 from redis_state.integrations.penguiflow import PenguiflowA2ATaskStore
 from redis_state.integrations.penguiflow.stores import a2a_tasks
-from redis_state.primitives.log import Bounds, Log
+from redis_state.primitives.log.log import Log
+from redis_state.primitives.log.rows import Bounds
 from redis_state.scripts import Scripts
 from redis_state.testing import eventually
 from redis_state.transport.keys import PENGUIFLOW_SCOPE, a2a_keys

@@ -24,7 +24,7 @@ from redis_state import RedisStateStore, Settings
 from redis_state.backoff import Backoff
 from redis_state.errors import BackendUnavailable, LeaseLost
 from redis_state.models import TaskStatus
-from redis_state.primitives.watchlist import ENDED_MS, Band, WatchList, check_after
+from redis_state.primitives.watchlist.watchlist import ENDED_MS, Band, WatchList, check_after
 from redis_state.scripts import Fence
 from redis_state.testing import eventually
 from redis_state.worker import TaskContext

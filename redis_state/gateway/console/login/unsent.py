@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from redis_state.gateway.answers import HttpProblem
-from redis_state.gateway.console.logins import COOKIE
+from redis_state.gateway.console.login.logins import COOKIE
 from redis_state.gateway.console.pages import ConsolePage, PageCall, problem_page, read_fields
 
 _ENDED = "log in first: your login has ended, and nothing was done"

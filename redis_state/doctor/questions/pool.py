@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from redis_state.doctor.finding import Finding, Found, Verdict, answered
 from redis_state.errors import ConfigError
-from redis_state.primitives.watchlist import Band, WatchList
+from redis_state.primitives.watchlist.watchlist import Band, WatchList
 from redis_state.settings import Settings
 from redis_state.store import RedisStateStore
 from redis_state.transport.clock import ms_of

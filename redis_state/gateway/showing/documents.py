@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from redis_state import documents
 from redis_state.documents import time_text
-from redis_state.gateway.cutting import cut_tokens
+from redis_state.gateway.showing.cutting import cut_tokens
 from redis_state.models import StateUpdate, TaskState
 from redis_state.models.tasks import parent_of
 from redis_state.stores.sessions.session_log import Entry

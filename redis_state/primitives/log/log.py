@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any, TypeVar
 from zlib import crc32
@@ -24,9 +23,10 @@ from redis_state.errors import (
     LeaseLost,
 )
 from redis_state.primitives.listed import behind_a_write
-from redis_state.primitives.log_follower import LogFollower
+from redis_state.primitives.log.follower import LogFollower
+from redis_state.primitives.log.rows import Appended, Bounds, Page, row_of
 from redis_state.primitives.signal import Row, listening
-from redis_state.scripts import Fence, LogLimits, Reply, ReplyCode, Scripts, raw, topic_text
+from redis_state.scripts import Fence, LogLimits, Reply, ReplyCode, Scripts, raw
 from redis_state.transport.key_groups import LogKeys
 
 T = TypeVar("T")
@@ -41,44 +41,6 @@ _MOST = 1_000_000_000
 _NOWHERE = -1
 # A subscription that takes longer to confirm is not waited for.
 _CONFIRMED_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """Rows in order, the cursor after them, and whether the log ended with them.
-
-    ``first`` is the number of the oldest row that is kept, or of the next one if there is none; 0
-    if it is not known, because the row before the first of these is kept.
-    """
-
-    rows: list[Row]
-    cursor: str
-    at_end: bool
-    first: int = 0
-
-    @property
-    def size(self) -> int:
-        """How many bytes its rows have."""
-        return sum(len(row.data) for row in self.rows)
-
-
-@dataclass(slots=True)
-class Appended:
-    """The rows' numbers in the order given, and how many of them were not there before."""
-
-    numbers: list[int]
-    new: int
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """How long a log grows: rows at most (0: no limit) and how long a row lives at least.
-
-    Up to a sixteenth more rows than ``max_rows``, 64 at most, may stand before they are dropped.
-    """
-
-    max_rows: int
-    ttl_ms: int
 
 
 class Log:
@@ -188,7 +150,7 @@ class Log:
         if reply.word is ReplyCode.GAP:
             raise self._gap(after or "", n or 0, reply)
         first, last, last_ms, found, *cut = reply.facts
-        rows = [_row(entry) for entry in found]
+        rows = [row_of(entry) for entry in found]
         # A full page may have more behind it; a short one ends where the log did when it was read.
         if len(rows) >= count or cut:
             return Page(rows, self.cursor(rows[-1]), at_end=rows[-1].n == last, first=first)
@@ -204,7 +166,7 @@ class Log:
         found = await self._xrange(place, "+", count=end)
         if not found or found[0][0] != place.encode():
             return None
-        rows = [_row(entry) for entry in found[1 : count + 1]]
+        rows = [row_of(entry) for entry in found[1 : count + 1]]
         cursor = self.cursor(rows[-1]) if rows else self.cursor_at(n, ms)
         return Page(rows, cursor, at_end=len(found) < end)
 
@@ -246,7 +208,7 @@ class Log:
                 most_bytes=_READ_BYTES,
             )
             found, *cut = reply.facts
-            rows += map(_row, found)
+            rows += map(row_of, found)
             if not cut:
                 break
         return rows[::-1]
@@ -293,7 +255,7 @@ class Log:
             return None
         entry = "{}-{}".format(*reply.facts)
         found = await self._xrange(entry, entry)
-        return _row(found[0]) if found else None
+        return row_of(found[0]) if found else None
 
     async def end(self) -> str:
         """Return the cursor after the newest row: what comes later is what a watcher gets."""
@@ -407,14 +369,3 @@ class Log:
 
 def _itself(row: Row) -> Row:
     return row
-
-
-def _row(entry: Any) -> Row:
-    n, _, ms = entry[0].partition(b"-")
-    fields = dict(zip(entry[1][::2], entry[1][1::2], strict=False))
-    try:
-        topic = topic_text(fields[b"topic"])
-        return Row(int(n), int(ms), fields[b"id"], topic, fields[b"row"])
-    except (KeyError, ValueError):
-        # Not written by us. Readers of rows find no data in it and quarantine it.
-        return Row(int(n), int(ms), b"", None, b"")

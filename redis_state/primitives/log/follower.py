@@ -10,7 +10,8 @@ from redis_state.errors import BackendUnavailable, CursorGap
 from redis_state.primitives.signal import Row, read_message
 
 if TYPE_CHECKING:
-    from redis_state.primitives.log import Log, Page
+    from redis_state.primitives.log.log import Log
+    from redis_state.primitives.log.rows import Page
 
 _RETRY_S = 0.2
 _CHECK_AGAIN_S = 30.0

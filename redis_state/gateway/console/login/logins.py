@@ -23,7 +23,7 @@ from redis_state.gateway.answers import HttpProblem, not_known_now
 from redis_state.gateway.auth.jwt import Secrets
 from redis_state.gateway.auth.open import is_loopback
 from redis_state.gateway.auth.principal import Authenticator, Principal, Unauthenticated, bearer
-from redis_state.gateway.console.cookies import SealedLogin, open_login, seal_login
+from redis_state.gateway.console.login.cookies import SealedLogin, open_login, seal_login
 from redis_state.gateway.console.options import ConsoleOptions
 from redis_state.gateway.requests.guard import name_of_host
 

@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
-from redis_state.doctor.certificate import days_left
 from redis_state.doctor.finding import (
     ExamineProgress,
     Finding,
@@ -17,9 +16,10 @@ from redis_state.doctor.finding import (
     answered,
     lacks_a_right,
 )
-from redis_state.doctor.lifetimes import KeySample
-from redis_state.doctor.questions import info_pairs, split_pairs
-from redis_state.doctor.writes import WriteQuestions
+from redis_state.doctor.questions.certificate import days_left
+from redis_state.doctor.questions.lifetimes import KeySample
+from redis_state.doctor.questions.shared import info_pairs, split_pairs
+from redis_state.doctor.questions.writes import WriteQuestions
 from redis_state.errors import CommandRefused
 from redis_state.rights import Role, commands_of, keys_of
 from redis_state.settings import Settings

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from redis_state.gateway.calls import ApiCall
-from redis_state.gateway.cutting import cut_tokens
-from redis_state.gateway.documents import row_document
-from redis_state.gateway.known_pauses import KnownPause
+from redis_state.gateway.showing.cutting import cut_tokens
+from redis_state.gateway.showing.documents import row_document
+from redis_state.gateway.showing.known_pauses import KnownPause
 from redis_state.models import StateUpdate, TaskStatus, UpdateType
 from redis_state.stores.sessions.session_log import Entry
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from redis_state.doctor.finding import Finding, Found
-from redis_state.doctor.questions import ServerQuestions, split_pairs
+from redis_state.doctor.questions.shared import ServerQuestions, split_pairs
 from redis_state.errors import CommandRefused
 from redis_state.transport.sending.guarantee import DEMANDED, Guarantee
 

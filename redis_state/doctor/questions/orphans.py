@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from redis_state.doctor.finding import Finding, Found, Verdict, answered
-from redis_state.doctor.pool import pool_queue
+from redis_state.doctor.questions.pool import pool_queue
 from redis_state.errors import CorruptState
-from redis_state.primitives.watchlist import WatchList
+from redis_state.primitives.watchlist.watchlist import WatchList
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_status import TaskStatusView, watch_entry
 from redis_state.transport.clock import ms_of

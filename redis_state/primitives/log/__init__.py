@@ -1,0 +1,1 @@
+"""The log: rows in order, appended once per id, read and followed from a cursor."""
