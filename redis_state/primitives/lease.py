@@ -17,6 +17,7 @@ from typing import Any, Self
 
 from redis_state.errors import BackendError, LeaseLost, RedisStateError
 from redis_state.scripts import Fence, ReplyCode, Scripts
+from redis_state.timers import SharedTimer, SharedTimers
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -55,6 +56,7 @@ class Leases:
         loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.get_running_loop,
     ) -> None:
         self.loop: Callable[[], asyncio.AbstractEventLoop] = loop
+        self.timers: SharedTimers = SharedTimers()
         self._scripts = scripts
         self._keep_ms = keep_ms
         # A loop refers to its tasks weakly.
@@ -163,9 +165,8 @@ class Renewal:
     """The renewal of one held lease. Also a context manager, which stops it.
 
     It renews each third of the lease's time. A server that cannot be reached, is full, or does not
-    promise what the store asks for, is tried again soon. Each lease has a timer of its own, so none
-    waits for another's renewal. The timers stop at common moments, so the leases that are due then
-    are renewed in one write.
+    promise what the store asks for, is tried again soon. No lease waits for another's renewal. The
+    timers ring at common moments, so the leases that are due then are renewed in one write.
     """
 
     leases: Leases
@@ -177,7 +178,7 @@ class Renewal:
     def __post_init__(self) -> None:
         self._home, self._loop = asyncio.get_running_loop(), self.leases.loop()
         self._stopped = False
-        self._next: asyncio.TimerHandle | asyncio.Task[None] | None = None
+        self._next: SharedTimer | asyncio.Task[None] | None = None
         _call(self._loop, self._wait, _THIRD)
 
     def __enter__(self) -> Self:
@@ -211,7 +212,7 @@ class Renewal:
         """Wait for one of the common moments, of which there are 30 in a lease's length."""
         apart_s = self.duration_ms / 30_000
         when_s = (self._loop.time() // apart_s + moments) * apart_s
-        self._next = self._loop.call_at(when_s, self._begin)
+        self._next = self.leases.timers.at(when_s, self._begin, loop=self._loop)
 
     def _begin(self) -> None:
         if self.wanted is None or self.wanted():
@@ -230,9 +231,10 @@ class Renewal:
 
 def _call(loop: asyncio.AbstractEventLoop, do: Callable[..., None], *arguments: Any) -> None:
     """Call in a loop: at once in this one, soon in that of another thread."""
-    here = None
-    with suppress(RuntimeError):  # a generator may be closed without a loop
+    try:
         here = asyncio.get_running_loop()
+    except RuntimeError:  # a generator may be closed without a loop
+        here = None
     if loop is here:
         do(*arguments)
         return

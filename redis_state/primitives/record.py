@@ -152,10 +152,12 @@ class Records:
 
 def stored(flat: list[Any]) -> Stored | None:
     """Read a hash's reply as a record; None for an empty one."""
-    if not flat:
-        return None
-    fields: dict[str, bytes] = dict(zip(map(_name, flat[::2]), flat[1::2], strict=True))
-    return _stored(fields)
+    return record_of(fields_of(flat)) if flat else None
+
+
+def fields_of(flat: list[Any]) -> dict[str, bytes]:
+    """Read a hash's reply as fields. Raises nothing, whatever they are."""
+    return dict(zip(map(_name, flat[::2]), flat[1::2], strict=True))
 
 
 def picked(names: Sequence[str], values: Sequence[Any]) -> Stored | None:
@@ -164,12 +166,11 @@ def picked(names: Sequence[str], values: Sequence[Any]) -> Stored | None:
     # Not `None in values`: each would be compared.
     if not all(values):
         fields = {name: value for name, value in fields.items() if value is not None}
-    if not fields:
-        return None
-    return _stored(fields)
+    return record_of(fields) if fields else None
 
 
-def _stored(fields: Mapping[str, bytes]) -> Stored:
+def record_of(fields: Mapping[str, bytes]) -> Stored:
+    """Read fields as a record. Errors: ValueError."""
     version = read_version(fields.get("version"), fields.get("write"))
     return Stored(version, int(fields.get("order", 0)), fields)
 
@@ -185,7 +186,12 @@ class _FieldNames(dict[bytes, str]):
     def __missing__(self, raw: bytes) -> str:
         if len(self) >= _REMEMBERED:
             self.clear()
-        name = self[raw] = raw.decode("utf-8", "surrogatepass")
+        try:
+            name = raw.decode("utf-8", "surrogatepass")
+        except UnicodeDecodeError:
+            # None of ours.
+            name = raw.decode("utf-8", "backslashreplace")
+        self[raw] = name
         return name
 
 

@@ -21,7 +21,7 @@ the ends is not shown. It goes when the task behind it in the list is forgotten.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -137,14 +137,13 @@ def indexed_move(
     )
 
 
-def indexed_start(entry: bytes, flat: Sequence[Any], *, ttl_ms: int) -> IndexedTask:
-    """Describe the start of a task for the index, from its record's names and values in turn."""
-    fields = dict(zip(flat[::2], flat[1::2], strict=True))
+def indexed_start(entry: bytes, fields: Mapping[str, bytes], *, ttl_ms: int) -> IndexedTask:
+    """Describe the start of a task for the index, by its record."""
     return indexed_move(
         entry,
         TaskStatus.RUNNING,
-        version=int(fields.get(b"version", 0)),
-        write=fields.get(b"write", b"").decode("utf-8", "surrogatepass"),
+        version=int(fields.get("version", 0)),
+        write=fields.get("write", b"").decode("utf-8", "surrogatepass"),
         ttl_ms=ttl_ms,
     )
 
@@ -203,7 +202,8 @@ def stamp_of(status: TaskStatus, version: int, write: str, *, updated_us: int | 
 
 def attributes_of(fields: Mapping[str, bytes]) -> dict[str, Any]:
     """Read the attributes in a task's record. Errors: ValueError."""
-    return as_object(fields.get("attributes") or b"{}")
+    written = fields.get("attributes")
+    return as_object(written) if written else {}
 
 
 def attribute_lists(attributes: Attributes | None) -> tuple[bytes, ...]:

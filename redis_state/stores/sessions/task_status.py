@@ -34,7 +34,8 @@ def updated_us(fields: Mapping[str, bytes]) -> int | None:
     return int(counted) if counted else None
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, which would make it three times as long: there is one for each start and inspection.
+@dataclass(slots=True)
 class TaskStatusView:
     """A task at one moment. ``left_ms`` is the rest of its owner's lease, 0 without one.
 
@@ -83,41 +84,37 @@ class TaskStatusView:
         left_ms: int = 0,
     ) -> Self:
         """Read the fields of a record. Errors: ValueError, KeyError."""
-
-        def number(name: str) -> int:
-            return int(fields.get(name) or 0)
-
-        def text(name: str) -> str | None:
-            return fields.get(name, b"").decode("utf-8", "surrogatepass") or None
-
+        get = fields.get
         status = TaskStatus(fields["status"].decode())
+        is_paused = status is TaskStatus.PAUSED
         # Of several ways to wait only the last one stands.
-        other = fields.get("waits_for") or fields.get("pause_token")
-        for_message = bool(fields.get("waits_box")) and not other
+        waits_for = _text(get("waits_for")) if is_paused else None
+        pause = _text(get("pause_token")) if is_paused else None
+        for_message = is_paused and bool(get("waits_box")) and not (waits_for or pause)
         return cls(
             session_id,
             task_id,
             status=status,
-            version=number("version"),
-            order=number("order"),
-            priority=number("priority"),
-            attempts=number("attempts"),
-            crashes=number("crashes"),
-            queue=text("queue"),
+            version=int(get("version") or 0),
+            order=int(get("order") or 0),
+            priority=int(get("priority") or 0),
+            attempts=int(get("attempts") or 0),
+            crashes=int(get("crashes") or 0),
+            queue=_text(get("queue")),
             ours="job" in fields,
-            parent=text("parent"),
-            parent_order=number("parent_order"),
-            isolated=fields.get("isolate") == b"1",
-            waits_for=text("waits_for") if status is TaskStatus.PAUSED else None,
-            due_ms=number("due"),
-            key=text("flow_key") or "",
-            write=text("write") or "",
-            retries=number("retries"),
-            parent_retry=number("parent_retry"),
+            parent=_text(get("parent")),
+            parent_order=int(get("parent_order") or 0),
+            isolated=get("isolate") == b"1",
+            waits_for=waits_for,
+            due_ms=int(get("due") or 0),
+            key=_text(get("flow_key")) or "",
+            write=_text(get("write")) or "",
+            retries=int(get("retries") or 0),
+            parent_retry=int(get("parent_retry") or 0),
             epoch=epoch,
             left_ms=left_ms,
-            waits_for_message=for_message and status is TaskStatus.PAUSED,
-            pause=text("pause_token") if status is TaskStatus.PAUSED else None,
+            waits_for_message=for_message,
+            pause=pause,
             updated_us=updated_us(fields),
         )
 
@@ -135,3 +132,7 @@ class TaskStatusView:
     def cancelled_with(self) -> str | None:
         """Return the task with which it is cancelled."""
         return None if self.isolated else self.parent
+
+
+def _text(value: bytes | None) -> str | None:
+    return value.decode("utf-8", "surrogatepass") if value else None

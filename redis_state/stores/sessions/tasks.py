@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import cache, lru_cache, partial
+from time import time_ns
 from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel
@@ -271,7 +272,11 @@ class TaskStore:
 
     def read(self, session_id: str, task_id: str, record: Stored) -> TaskState:
         """Build a task from its record. Errors: ValueError, KeyError and their like."""
-        fields, decode = record.fields, self._base.payloads.decode
+        return self.read_fields(session_id, task_id, record.fields)
+
+    def read_fields(self, session_id: str, task_id: str, fields: Mapping[str, bytes]) -> TaskState:
+        """Build a task from its record's fields. Errors: ValueError, KeyError and their like."""
+        decode, get = self._base.payloads.decode, fields.get
         document = self._base.payloads.as_object(fields["document"])
         created_at = datetime.fromisoformat(document["created_at"])
         snapshot: dict[str, Any] = {
@@ -295,10 +300,10 @@ class TaskStore:
             priority=int(fields["priority"]),
             context_snapshot=validated(self._snapshot_type, snapshot),
             trace_id=document.get("trace_id"),
-            result=decode(fields.get("result", _NULL)),
-            error=decode(fields.get("error", _NULL)),
+            result=decode(get("result", _NULL)),
+            error=decode(get("error", _NULL)),
             description=document.get("description"),
-            progress=decode(fields.get("progress", _NULL)),
+            progress=decode(get("progress", _NULL)),
             created_at=created_at,
             updated_at=read_updated(fields),
         )
@@ -408,7 +413,7 @@ def move_fields(
     fields = {
         "status": status.value.encode(),
         "finished": b"1" if status.is_terminal else b"0",
-        "updated_at": b"%d" % microseconds(datetime.now(UTC)),
+        "updated_at": b"%d" % (time_ns() // 1000),
     }
     return fields | {name: write(value) for name, value in changes.items()}
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from redis_state.errors import InvalidField
 from redis_state.transport.key_groups import LogKeys, log_keys
-from redis_state.transport.key_text import escape
+from redis_state.transport.key_text import LONGEST_REMEMBERED, escape
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,9 @@ class KeyLayout:
             raise InvalidField("namespace", "needs text without spaces, braces, colons, wildcards")
 
     def _key(self, field: str, scope: str, kind: str) -> str:
+        # Each call names keys of the same few scopes. What is no text is refused by its field.
+        if type(scope) is str and len(scope) <= LONGEST_REMEMBERED:
+            return _slot(self.namespace, scope) + kind
         return f"{self.namespace}:v1:{{{escape(field, scope)}}}:{kind}"
 
     def _own(self, part: str, kind: str) -> str:
@@ -40,3 +44,8 @@ class KeyLayout:
 
     def _log_at(self, rows: str) -> LogKeys:
         return log_keys(rows, self.database)
+
+
+@lru_cache(maxsize=4096)
+def _slot(namespace: str, scope: str) -> str:
+    return f"{namespace}:v1:{{{escape('', scope)}}}:"

@@ -24,7 +24,6 @@ from redis_state.worker.queue.rates import take
 from redis_state.worker.tasks.changes import TaskChanges
 from redis_state.worker.tasks.children.children import ChildTasks
 from redis_state.worker.tasks.execution.compensation import Compensations
-from redis_state.worker.tasks.execution.emitter import Emitter
 from redis_state.worker.tasks.execution.inbox import Inbox
 from redis_state.worker.tasks.execution.patches import VERSION
 from redis_state.worker.tasks.execution.steps import StepPolicy, Steps
@@ -60,7 +59,6 @@ class TaskContext(ContextMessaging, ContextPauses, ContextChildren):
         self.worker = worker
         self._started = started
         self._steps = Steps(store, started, inbox, steps or StepPolicy())
-        self._emitter = Emitter(store, started)
         inbox.lane = self._steps.lane
         self._children = child_tasks or ChildTasks(store)
         self._talk = RunMessaging(store, started, inbox, self._children.queue)
@@ -181,7 +179,7 @@ class TaskContext(ContextMessaging, ContextPauses, ContextChildren):
         kind = UpdateType(kind)
         lane = self._steps.lane_of(key, kind, content)
         await self.inbox.checkpoint(updates=0 if lane.repeats(kind.value) else 1)
-        await self._emitter.emit(lane, kind, content, step=step, total=total)
+        await self._steps.emitter.emit(lane, kind, content, step=step, total=total)
 
     @overload
     def step(

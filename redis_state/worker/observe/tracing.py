@@ -187,6 +187,8 @@ def running(
     **attributes: Attribute,
 ) -> Traced:
     """Trace one run of a task."""
+    if not may_trace():
+        return _UNTRACED
     again = queued_by if queued_by and queued_by != parent else None
     about = {"handler": handler, **attributes}
     return Traced(f"run {handler}", "consumer", about, parent=parent or {}, link=again)

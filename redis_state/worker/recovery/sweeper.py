@@ -40,6 +40,7 @@ from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker.archiving.listing import ArchiveEntries
 from redis_state.worker.queue.job import QueueState
 from redis_state.worker.queue.queue import Queue
+from redis_state.worker.recovery.ended_tasks import EndedTask, still_ended
 from redis_state.worker.recovery.index_repair import IndexRepair
 from redis_state.worker.recovery.old_claims import OldClaims
 from redis_state.worker.recovery.pause_repair import PauseRepair
@@ -71,9 +72,6 @@ _LONGEST_DELAY_MS = 3_600_000
 _TROUBLE_MS = 30_000
 # Until a terminal task is inspected again that the index did not have as it ended.
 _AGAIN_MS = 1_000
-
-
-_Idle = tuple[WatchClaim, tuple[str, str], TaskStatusView]
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,11 +193,16 @@ class Sweeper:
         """Inspect what was claimed. Return what a full server has refused: the others are done."""
         report.looked += len(claims)
         waiting: list[_Queueable] = []
-        idle: list[_Idle] = []
+        idle: list[EndedTask] = []
         judge = partial(self._judge, waiting=waiting, idle=idle, report=report)
         refused: list[StoreFull] = []
         # Before the queue is read, which may be on another, unreachable server.
         with _noting(refused):
+            if self._listing is None:
+                ended, claims = await still_ended(self._store, claims)
+                idle += ended
+                await self._watch.settle((claim, None) for claim, *_ in ended)
+                report.dropped += len(ended)
             report.dropped += await self._watch.inspect(claims, judge, trouble_ms=_TROUBLE_MS)
         with _noting(refused):
             await self._watch.settle(await self._queue_up(waiting, report))
@@ -209,7 +212,7 @@ class Sweeper:
         await self._free_permits(paused, margin_ms=SKEW_MS)
         return next(iter(refused), None)
 
-    async def _free_permits(self, idle: Sequence[_Idle], *, margin_ms: int = 0) -> None:
+    async def _free_permits(self, idle: Sequence[EndedTask], *, margin_ms: int = 0) -> None:
         """End what is left of the claims of tasks that have ended or are paused: their workers may
         have died.
 
@@ -237,7 +240,7 @@ class Sweeper:
         claim: WatchClaim,
         *,
         waiting: list[_Queueable],
-        idle: list[_Idle],
+        idle: list[EndedTask],
         report: SweepReport,
     ) -> int | Fate:
         try:

@@ -11,6 +11,7 @@ from typing import Any
 from redis_state.errors import LeaseLost
 from redis_state.models import TaskStatus
 from redis_state.primitives.lease import HeldLease, Leases, Renewal
+from redis_state.timers import SharedTimers
 from redis_state.worker.handler.context import TaskContext
 from redis_state.worker.handler.guards import Guard
 from redis_state.worker.observe.registry import WorkerRecord
@@ -49,6 +50,7 @@ class RunConfig:
     queue: Queue | None = None
     guards: Sequence[Guard] = ()
     presence: WorkerRecord | None = None
+    timers: SharedTimers = field(default_factory=SharedTimers)
 
     @property
     def lease_ms(self) -> int:

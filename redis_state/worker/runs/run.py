@@ -83,6 +83,7 @@ class TaskRun:
             on_hard_cancel=self._cancel_hard,
             on_priority=self._set_priority,
             void=started.void,
+            timers=config.timers,
         )
         self._chosen = choose(config.handlers, started)
         self._inbox.guarding = self._guarding()
@@ -204,7 +205,7 @@ class TaskRun:
         self._handling = handling = asyncio.create_task(self._handle())
         self._inbox.follower.begin()
         try:
-            await done_within(handling, self._config.limit_s)
+            await done_within(handling, self._config.limit_s, self._config.timers)
             if not handling.done():
                 self._overdue = True
                 await self._stop(handling)

@@ -4,41 +4,48 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from redis_state.errors import CommandRefused, InvalidTransition, NoConnection, StoreFull
 from redis_state.models import TaskStatus
+from redis_state.timers import SharedTimers
 from redis_state.worker.runs.config import AGAIN_S
 
 
-async def done_within(task: asyncio.Task[Any], limit_s: float) -> None:
-    """Wait until a task is done, for so long at most: `asyncio.wait`, at half its cost."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[None] = loop.create_future()
-
-    def end(_: object = None) -> None:
-        if not done.done():
-            done.set_result(None)
-
-    task.add_done_callback(end)
-    timer = loop.call_later(limit_s, end)
+async def done_within(task: asyncio.Task[Any], limit_s: float, timers: SharedTimers) -> None:
+    """Wait until a task is done, for so long at most: `asyncio.wait`, at a part of its cost."""
+    done = _done(task)
+    timer = timers.after(limit_s, partial(_end, done))
     try:
         await done
     finally:
         timer.cancel()
-        task.remove_done_callback(end)
 
 
 async def shielded(work: Coroutine[Any, Any, None]) -> None:
     """Do something to its end, even if this task is cancelled meanwhile."""
     task = asyncio.create_task(work)
     try:
-        await asyncio.shield(task)
+        await _done(task)
     except asyncio.CancelledError:
         await asyncio.wait({task})
         if not task.cancelled():
             task.exception()
         raise
+    task.result()
+
+
+def _done(task: asyncio.Task[Any]) -> asyncio.Future[None]:
+    """Return what is done once a task is. Who waits for it and is cancelled leaves the task be."""
+    done: asyncio.Future[None] = task.get_loop().create_future()
+    task.add_done_callback(partial(_end, done))
+    return done
+
+
+def _end(done: asyncio.Future[None], _: object = None) -> None:
+    if not done.done():
+        done.set_result(None)
 
 
 async def until_written(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 from redis_state.futures import unawaited
 from redis_state.models import TaskState, TaskStatus
@@ -95,14 +95,14 @@ class TaskBookkeeping:
             await self._watch.bring_forward(entry, delay_ms=soon_ms[why.reason])
 
     def record_start(
-        self, session_id: str, task_id: str, flat: list[Any], *, lease_ms: int
+        self, session_id: str, task_id: str, fields: Mapping[str, bytes], *, lease_ms: int
     ) -> None:
         """Note a start, with the fields of the record, without waiting for it."""
         # The time to look is when this lease runs out; and an entry that was lost is there again.
         self._index.moved(
             indexed_start(
                 watch_entry(session_id, task_id),
-                flat,
+                fields,
                 ttl_ms=self._store.tasks.ttl_ms(TaskStatus.RUNNING.value),
             ),
             delay_ms=min(lease_ms, CHECK_LATEST_MS),

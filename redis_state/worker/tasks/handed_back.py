@@ -45,7 +45,9 @@ class HandedBack:
     @classmethod
     def read(cls, written: bytes | None, *, retry: int = 0) -> Self:
         """Read the field of a record that was reopened so often. Errors: ValueError, TypeError."""
-        found = cls(*map(int, written.split())) if written else cls(retry=retry)
+        if not written:
+            return cls(retry=retry)
+        found = cls(*map(int, written.split()))
         return found if found.retry == retry else cls(retry=retry)
 
     def again(self, *, refused: bool, done: int) -> HandedBack:

@@ -11,7 +11,6 @@ from typing import Any
 from redis_state.models import TaskState, TaskStatus
 from redis_state.models.attributes import AttributeValue
 from redis_state.primitives.lease import HeldLease
-from redis_state.primitives.record import stored
 from redis_state.serialization import codec
 from redis_state.serialization.payloads import Sealed
 from redis_state.store import RedisStateStore
@@ -34,7 +33,8 @@ UNREAD = "unread"
 LEFT_TO_OTHERS = frozenset({UNREAD, "newer"})
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, which would make it three times as long: there is one for each start.
+@dataclass(slots=True)
 class StartedRun:
     """A task that runs now: under which lease, as it stood, and what its journal holds.
 
@@ -90,7 +90,7 @@ async def load_started(
     session_id: str,
     task_id: str,
     held: HeldLease,
-    flat: list[Any],
+    fields: Mapping[str, bytes],
     *,
     recorded: bool,
     steered: bool,
@@ -111,7 +111,7 @@ async def load_started(
             keys = store.tasks.keys(session_id, task_id)
             written = await Journals(store.base).read(keys, whole=True)
         started = _read(
-            *(store, session_id, task_id, held, flat),
+            *(store, session_id, task_id, held, fields),
             written=written,
             steered=steered,
             was_dropped=was_dropped,
@@ -130,28 +130,25 @@ def _read(
     session_id: str,
     task_id: str,
     held: HeldLease,
-    flat: list[Any],
+    fields: Mapping[str, bytes],
     *,
     written: tuple[dict[str, Any], int],
     steered: bool,
     was_dropped: bool,
 ) -> StartedRun:
-    record = stored(flat)
-    if record is None:
-        raise KeyError(task_id)
     payloads, of = store.base.payloads, f"task {task_id!r}"
-    job = payloads.as_object(job_of(record.fields))
+    job = payloads.as_object(job_of(fields))
     for name in ("document", "progress"):
-        payloads.need_all(record.fields.get(name), of=of, field=name)
-    found = TaskStatusView.of(session_id, task_id, record.fields)
+        payloads.need_all(fields.get(name), of=of, field=name)
+    found = TaskStatusView.of(session_id, task_id, fields)
     journal, known = written
     return StartedRun(
         held=held,
-        state=store.tasks.read(session_id, task_id, record),
+        state=store.tasks.read_fields(session_id, task_id, fields),
         handler=job["handler"],
-        input=payloads.need(read_input(payloads, record.fields, job, of=of), of=of, field="input"),
+        input=payloads.need(read_input(payloads, fields, job, of=of), of=of, field="input"),
         attempts=found.attempts,
-        inbox=record.fields.get("inbox", b"").decode() or (_BEGINNING if was_dropped else None),
+        inbox=fields.get("inbox", b"").decode() or (_BEGINNING if was_dropped else None),
         journal=journal,
         secret=job["secret"],
         replay=Replay(held, journal, known=known, write=payloads.lane),
@@ -162,44 +159,36 @@ def _read(
         taken_over=found.crashes > 0,
         crashes=found.crashes,
         retries=found.retries,
-        handed_back=HandedBack.read(record.fields.get("handed_back"), retry=found.retries),
+        handed_back=HandedBack.read(fields.get("handed_back"), retry=found.retries),
         trace=carried(job.get("trace")),
         queue=found.queue,
         parent=found.parent,
         parent_order=found.parent_order,
         parent_retry=found.parent_retry,
         isolated=found.isolated,
-        forked="forked_from" in record.fields,
+        forked="forked_from" in fields,
         in_turn=found.in_turn,
-        void=codec.decode(record.fields.get("void", b"[]")),
-        attributes=attributes_of(record.fields),
+        void=codec.decode(fields.get("void", b"[]")),
+        attributes=attributes_of(fields),
         meter=UsageMeter(
-            spent_ms=int(record.fields.get("spent_ms", 0)),
-            updates=int(record.fields.get("spent_updates", 0)),
+            spent_ms=int(fields.get("spent_ms", 0)),
+            updates=int(fields.get("spent_updates", 0)),
             # A task that was reopened has its whole budget again.
-            steps=len(steps_of(journal)) - int(record.fields.get("steps_before", 0)),
+            steps=len(steps_of(journal)) - int(fields.get("steps_before", 0)),
         ),
     )
 
 
-def crashes_of(flat: list[Any]) -> int:
-    """Return how many workers in a row died with a task."""
-    fields = dict(zip(flat[::2], flat[1::2], strict=True))
-    return int(fields.get(b"crashes", 0))
+def number_in(fields: Mapping[str, bytes], name: str) -> int:
+    """Return a number of a record, as scripts write it."""
+    return int(fields.get(name, 0))
 
 
-def handed_back_of(flat: list[Any]) -> HandedBack:
+def handed_back_of(fields: Mapping[str, bytes]) -> HandedBack:
     """Return how often a task was handed back, whatever else of it cannot be read."""
-    fields = dict(zip(flat[::2], flat[1::2], strict=True))
     # By the script: it is a number, whatever else is damaged.
-    retry = int(fields.get(b"retries", 0))
+    retry = number_in(fields, "retries")
     try:
-        return HandedBack.read(fields.get(b"handed_back"), retry=retry)
+        return HandedBack.read(fields.get("handed_back"), retry=retry)
     except (ValueError, TypeError):
         return HandedBack(retry=retry)
-
-
-def attempts_of(flat: list[Any]) -> int:
-    """Return how often a task was started."""
-    fields = dict(zip(flat[::2], flat[1::2], strict=True))
-    return int(fields.get(b"attempts", 0))

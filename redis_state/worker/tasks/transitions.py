@@ -37,7 +37,7 @@ from redis_state.models import (
     UpdateType,
 )
 from redis_state.primitives.lease import HeldLease, Leases, new_owner
-from redis_state.primitives.record import new_write_id
+from redis_state.primitives.record import fields_of, new_write_id
 from redis_state.scripts import ReplyCode, TaskKeys
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
@@ -53,10 +53,9 @@ from redis_state.worker.tasks.started import (
     UNREAD,
     NotStarted,
     StartedRun,
-    attempts_of,
-    crashes_of,
     handed_back_of,
     load_started,
+    number_in,
 )
 from redis_state.worker.tasks.task_format import format_fields, latest_read
 
@@ -136,16 +135,17 @@ class TaskTransitions:
             return NotStarted(reply.text(0) if reply.facts else "missing")
         epoch, flat, recorded, steered, dropped = reply.facts
         held = HeldLease(keys.lease, owner, int(epoch))
-        crashes = crashes_of(flat)
+        fields = fields_of(flat)
+        crashes = number_in(fields, "crashes")
         if crashes > max_crashes:
             reason = _died(crashes)
             await self._dead_letter(session_id, task_id, held, reason, crashes=crashes)
             return NotStarted(reason)
-        self._books.record_start(session_id, task_id, flat, lease_ms=lease_ms)
+        self._books.record_start(session_id, task_id, fields, lease_ms=lease_ms)
         losses: list[LeaseLost] = []
         try:
             started = await load_started(
-                *(self._store, session_id, task_id, held, flat),
+                *(self._store, session_id, task_id, held, fields),
                 recorded=bool(recorded),
                 steered=bool(steered or dropped),
                 was_dropped=bool(dropped),
@@ -159,11 +159,16 @@ class TaskTransitions:
             await self._give_up(session_id, task_id, held, f"PayloadLost: {lost}")
             return NotStarted(str(lost))
         except (CorruptState, CommandRefused, ValueError, TypeError, KeyError) as error:
-            return await self._leave_unread(session_id, task_id, held, flat, error)
+            return await self._leave_unread(session_id, task_id, held, fields, error)
         return NotStarted("held") if losses else started
 
     async def _leave_unread(
-        self, session_id: str, task_id: str, held: HeldLease, flat: list[Any], error: Exception
+        self,
+        session_id: str,
+        task_id: str,
+        held: HeldLease,
+        fields: Mapping[str, bytes],
+        error: Exception,
     ) -> NotStarted:
         """Leave a task that this worker cannot read to others.
 
@@ -171,9 +176,10 @@ class TaskTransitions:
         that is known to be damaged is so at once.
         """
         reason = unreadable(error)
-        handed_back = handed_back_of(flat).again_unread(attempts_of(flat))
+        handed_back = handed_back_of(fields).again_unread(number_in(fields, "attempts"))
         if isinstance(error, CorruptState) or handed_back.unread >= MOST_UNREAD:
-            await self._dead_letter(session_id, task_id, held, reason, crashes=crashes_of(flat))
+            crashes = number_in(fields, "crashes")
+            await self._dead_letter(session_id, task_id, held, reason, crashes=crashes)
             return NotStarted(reason)
         log.warning("task %r is left to another worker: %s", task_id, reason)
         await self._give_back(session_id, task_id, held, reason, handed_back)

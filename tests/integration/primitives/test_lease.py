@@ -17,6 +17,7 @@ from redis_state.primitives.log.rows import Bounds
 from redis_state.primitives.record import Records
 from redis_state.scripts import Scripts
 from redis_state.testing import eventually
+from redis_state.timers import SharedTimer
 from redis_state.transport.keys import Keys
 from redis_state.transport.transport import Transport
 from tests.support.scripts.models import explore
@@ -329,9 +330,9 @@ async def test_leases_are_renewed_at_common_moments(scripts: Scripts, keys: Keys
             renewal = leases.keep(lease, duration_ms=300, on_lost=lost.append)
             kept.enter_context(renewal)
             timer = renewal._next
-            assert isinstance(timer, asyncio.TimerHandle)
+            assert isinstance(timer, SharedTimer)
             # Of which there are 30 in a lease, so that those of one moment leave in one write.
-            moment = timer.when() / 0.01
+            moment = timer._moment._when_s / 0.01
             assert moment == pytest.approx(round(moment), rel=0, abs=1e-3)
             await clock_passes(scripts, await clock_ms(scripts) + 1)
         await eventually(

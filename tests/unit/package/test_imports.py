@@ -13,7 +13,16 @@ import pytest
 
 LAYERS = (
     (
-        *("errors", "models", "serialization", "limits", "backoff", "futures", "settings"),
+        *(
+            "errors",
+            "models",
+            "serialization",
+            "limits",
+            "backoff",
+            "futures",
+            "settings",
+            "timers",
+        ),
         "private_file",
     ),
     ("transport", "embedded", "payloads", "postgres"),

@@ -17,6 +17,7 @@ import hmac
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import cached_property
 from math import inf
 from typing import Any
 
@@ -57,8 +58,14 @@ class ChildTasks:
         self._store = store
         self._scripts = store.base.scripts
         self.queue: Queue | None = queue
-        self._books = TaskBookkeeping(store)
-        self._new_tasks = NewTasks(store)
+
+    @cached_property
+    def _books(self) -> TaskBookkeeping:
+        return TaskBookkeeping(self._store)
+
+    @cached_property
+    def _new_tasks(self) -> NewTasks:
+        return NewTasks(self._store)
 
     async def spawn(
         self,

@@ -14,6 +14,7 @@ from redis_state.backoff import Backoff
 from redis_state.errors import CursorGap, RedisStateError
 from redis_state.models import SteeringEvent
 from redis_state.store import RedisStateStore
+from redis_state.timers import SharedTimer, SharedTimers
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -36,6 +37,7 @@ class SteeringFollower:
         after: str | None,
         heard_from_ms: int,
         receive: Callable[[SteeringEvent], None],
+        timers: SharedTimers,
     ) -> None:
         self._store = store
         self._session_id = session_id
@@ -44,7 +46,8 @@ class SteeringFollower:
         self._after = after
         self._heard_from_ms = heard_from_ms
         self._receive = receive
-        self._starting: asyncio.TimerHandle | None = None
+        self._timers = timers
+        self._starting: SharedTimer | None = None
         # What follows now.
         self.task: asyncio.Task[None] | None = None
 
@@ -67,7 +70,7 @@ class SteeringFollower:
 
     def begin(self) -> None:
         """Receive what arrives from now on: after a moment, or from the first checkpoint on."""
-        self._starting = asyncio.get_running_loop().call_later(_FOLLOW_AFTER_S, self.follow_now)
+        self._starting = self._timers.after(_FOLLOW_AFTER_S, self.follow_now)
 
     async def end(self) -> None:
         """Receive nothing more."""
@@ -98,8 +101,7 @@ class SteeringFollower:
         if error is None:
             self.follow_now()
         else:
-            loop = asyncio.get_running_loop()
-            self._starting = loop.call_later(AGAIN_S, self.follow_now)
+            self._starting = self._timers.after(AGAIN_S, self.follow_now)
 
     async def follow(self) -> None:
         """Receive what arrives from now on, until cancelled."""

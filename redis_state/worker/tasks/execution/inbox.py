@@ -32,6 +32,7 @@ from redis_state.errors import (
 from redis_state.models import SteeringEvent, SteeringEventType
 from redis_state.primitives.signal import Row
 from redis_state.store import RedisStateStore
+from redis_state.timers import SharedTimers
 from redis_state.transport.key_text import entry_id
 from redis_state.worker.tasks.execution.follower import AGAIN_S, SteeringFollower
 from redis_state.worker.tasks.recorded.journal import Journals
@@ -74,6 +75,7 @@ class Inbox:
         on_hard_cancel: Callable[[], None],
         on_priority: Callable[[int], None],
         void: Iterable[str] = (),
+        timers: SharedTimers | None = None,
     ) -> None:
         self._store = store
         self._replay = replay
@@ -84,6 +86,7 @@ class Inbox:
             after=after,
             heard_from_ms=heard_from_ms,
             receive=self._receive,
+            timers=timers or SharedTimers(),
         )
         self._on_hard_cancel = on_hard_cancel
         self._on_priority = on_priority

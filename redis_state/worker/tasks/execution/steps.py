@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from inspect import isawaitable
 from time import monotonic
 from typing import Any, Literal, NoReturn, Protocol, TypeVar
@@ -81,13 +81,11 @@ class Steps(CallNames):
         self._inbox = inbox
         self._policy = policy
         self._journals = Journals(store.base)
-        self._emitter = Emitter(store, started)
+        self.emitter: Emitter = Emitter(store, started)
         self._keys = store.tasks.keys(started.state.session_id, started.state.task_id)
         self._recorded = dict(started.journal)
         self._doing: dict[str, asyncio.Lock] = {}
         self._attempts: dict[str, int] = {}
-        # A tracer that is set meanwhile gets the steps of the next runs.
-        self._traced = telemetry.may_trace()
         self._running = RunningSteps(self._show_running)
         self._patches = Patches(started, inbox)
         # Those that work now, in all branches.
@@ -96,6 +94,11 @@ class Steps(CallNames):
         self._failures = failures_of(started.journal)
         # Called with each step that has failed; it is kept for later runs if it has a place.
         self.failed: _StepFailed = _ignore
+
+    @cached_property
+    def _traced(self) -> bool:
+        """Whether a tracer was set at the first step. One set later gets later runs."""
+        return telemetry.may_trace()
 
     def effect_id(self, name: str | None) -> str:
         """Return the key of a step's effects. See `TaskContext.effect_id`."""
@@ -411,7 +414,7 @@ class Steps(CallNames):
     async def report(self, lane: str, content: dict[str, Any]) -> None:
         """Publish a notification, in a lane of its own. The run does not depend on it."""
         with suppress(BackendError):
-            await self._emitter.emit(
+            await self.emitter.emit(
                 self._started.replay.named(lane), UpdateType.NOTIFICATION, content
             )
 

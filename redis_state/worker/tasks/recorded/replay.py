@@ -13,7 +13,7 @@ are matched by what is known of them, see `lanes`.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple
 from typing import Any
@@ -72,10 +72,11 @@ class Replay:
         self._alike: defaultdict[tuple[str, ...], deque[str]] = defaultdict(deque)
         self._named: dict[str, Lane] = {}
         self._by_task: dict[str, WeakKeyDictionary[asyncio.Task[Any], Lane]] = {}
-        self._numbers: Counter[str] = Counter()
+        self._numbers: defaultdict[str, int] = defaultdict(int)
         self._progress: defaultdict[str, Progress] = defaultdict(Progress)
         self._deliveries = 0
-        self._read(journal or {})
+        if journal:
+            self._read(journal)
 
     @property
     def epoch(self) -> int:
