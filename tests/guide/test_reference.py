@@ -50,7 +50,7 @@ def test_the_guide_to_commands_names_each_of_them() -> None:
 
 def test_the_help_and_the_guide_have_each_question_of_doctor() -> None:
     folder = Path(redis_state.doctor.__file__).parent
-    sources = " ".join(path.read_text(encoding="utf-8") for path in folder.glob("*.py"))
+    sources = " ".join(path.read_text(encoding="utf-8") for path in folder.rglob("*.py"))
     asked = {
         *re.findall(r'\("([a-z ]+)", self\._[a-z]+\)', sources),
         *re.findall(r'Finding\(\s*[\w.]+,\s*"([a-z ]+)"', sources),

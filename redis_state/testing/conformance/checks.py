@@ -15,7 +15,7 @@ from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.testing.conformance.host import EFFECTS, text_of
 from redis_state.testing.conformance.trial import SHORT_GRACE_S, Sent, Trial
-from redis_state.worker import TaskClient
+from redis_state.worker import TaskClient, TextReader
 
 Check: TypeAlias = Callable[[Trial], Awaitable[None]]
 
@@ -174,21 +174,32 @@ def _expect_once(sent: Sent, rows: list[StateUpdate]) -> None:
 
 
 def _shapes(sent: Sent, rows: list[StateUpdate]) -> Counter[tuple[str, tuple[str, ...]]]:
-    """Count the rows by their type, and by the effects whose texts they have."""
+    """Count what was published by its type, and by the effects whose texts it has."""
     return Counter(
-        (
-            row.update_type.value,
-            tuple(each for each in EFFECTS if text_of(each, sent.mark) in str(row.content)),
-        )
-        for row in rows
+        (kind.value, tuple(each for each in EFFECTS if text_of(each, sent.mark) in content))
+        for kind, content in _published(rows)
     )
+
+
+def _published(rows: list[StateUpdate]) -> list[tuple[UpdateType, str]]:
+    """Return type and content of each update. A text is one, in however many rows it came."""
+    reader, kinds = TextReader(), dict[str, UpdateType]()
+    others: list[tuple[UpdateType, str]] = []
+    for row in rows:
+        shown = reader.feed(row)
+        if shown is None:
+            others.append((row.update_type, str(row.content)))
+        else:
+            kinds[shown.text_id] = row.update_type
+    texts = [(kinds[name], shown.text) for name, shown in reader.texts.items()]
+    return others + texts
 
 
 def _expect_published(sent: Sent, rows: list[StateUpdate], effects: tuple[str, ...]) -> None:
     # Not what a pause says of itself: its payload may quote the texts.
-    contents = [row.content for row in rows if row.update_type is not UpdateType.CHECKPOINT]
+    contents = [text for kind, text in _published(rows) if kind is not UpdateType.CHECKPOINT]
     for effect in effects:
-        if not any(text_of(effect, sent.mark) in str(content) for content in contents):
+        if not any(text_of(effect, sent.mark) in content for content in contents):
             raise AssertionError(f"no update has the text of {effect!r}")
 
 

@@ -15,9 +15,10 @@ pytest.importorskip("cryptography", reason="needs the crypto extra")
 
 from redis_state import RedisStateStore, Settings
 from redis_state.errors import ConfigError, InvalidField
+from redis_state.models import StateUpdate, UpdateType
 from redis_state.testing.conformance import CHECKS, CheckResult, conformance, run_check
 from redis_state.testing.conformance.__main__ import main
-from redis_state.testing.conformance.checks import ODD_IDS
+from redis_state.testing.conformance.checks import ODD_IDS, _published
 from redis_state.testing.conformance.trial import Trial, open_trial
 from tests.support.conformance import bare
 from tests.support.conformance.broken import BROKEN
@@ -236,3 +237,23 @@ async def test_a_command_line_ends_with_a_status(
         with pytest.raises(SystemExit) as ended:
             await main(wrong)
         assert ended.value.code == 2
+
+
+@pytest.mark.parametrize("cuts", [["look, draft"], ["look, ", "draft"], ["lo", "ok", ", draft"]])
+def test_a_text_is_one_update_in_however_many_rows_it_came(cuts: list[str]) -> None:
+    rows = [
+        StateUpdate(
+            session_id="s",
+            task_id="t",
+            update_type=UpdateType.RESULT,
+            content={"text": text, "text_id": "one", "generation": "g", "part": part},
+        )
+        for part, text in enumerate(cuts, 1)
+    ]
+    told = StateUpdate(
+        session_id="s", task_id="t", update_type=UpdateType.PROGRESS, content={"at": "look"}
+    )
+    assert _published([told, *rows]) == [
+        (UpdateType.PROGRESS, "{'at': 'look'}"),
+        (UpdateType.RESULT, "look, draft"),
+    ]
