@@ -5,10 +5,11 @@
 -- @include job_line
 -- @include job_since
 local function job_late(keys, payload, job, now)
-  local late = tonumber(redis.call('ZSCORE', keys.queue, job.id) or 0) - math.max(now, job.at_ms or now)
+  local due = math.max(now, job.at_ms or now)
+  local late = tonumber(redis.call('ZSCORE', keys.queue, job.id) or 0) - due
   if late > 300000 then
-    redis.call('ZADD', keys.queue, 'XX', string.format('%.0f', now), job.id)
-    job_waits(payload, now)
+    redis.call('ZADD', keys.queue, 'XX', string.format('%.0f', due), job.id)
+    job_waits(payload, due)
   end
   local line = job_line(keys.owners, job.id)
   local waits = line and tonumber(redis.call('ZSCORE', keys.waits, line) or nil)
