@@ -296,13 +296,16 @@ async def test_the_slot_of_a_worker_that_died_before_it_ended_its_claim_is_free_
     await claimed(store, next_one)
 
 
-async def test_a_job_that_waits_is_due_once_its_task_is_inspected(store: RedisStateStore) -> None:
+@pytest.mark.parametrize("ahead_ms", [AHEAD_MS, 100_000])
+async def test_a_job_that_waits_is_due_once_its_task_is_inspected(
+    store: RedisStateStore, ahead_ms: int
+) -> None:
     scripts, queue = store.base.scripts, store.base.keys.queue(queue_of(store.settings)).queue
     task = await submitted(store)
     await queued_as(store, task)
     (job,) = await ask(scripts, "ZRANGE", queue, 0, -1)
     await set_back(scripts)
-    await ask(scripts, "ZINCRBY", queue, AHEAD_MS, job)
+    await ask(scripts, "ZINCRBY", queue, ahead_ms, job)
     sweeper = sweeper_of(store)
 
     async def is_due() -> bool:
