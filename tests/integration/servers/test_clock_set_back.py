@@ -420,6 +420,31 @@ async def test_a_task_waits_for_no_longer_than_it_said(
     assert shown
 
 
+async def _works_meanwhile(ctx: TaskContext) -> Any:
+    decided = asyncio.Event()
+
+    async def decide() -> Any:
+        value = await _is_not_decided(ctx)
+        decided.set()
+        return value
+
+    return (await asyncio.gather(decide(), ctx.step("work", decided.wait)))[0]
+
+
+async def test_a_run_whose_step_works_waits_for_no_longer_than_it_said(
+    store: RedisStateStore,
+) -> None:
+    scripts = store.base.scripts
+    async with pool(store, {"h": _works_meanwhile}, lease_s=30.0) as client:
+        await client.submit("h", session_id=SESSION, task_id="t")
+        (pause,) = await eventually(lambda: client.pauses(SESSION), "a pause is open")
+        token = store.base.keys.session_token(pause.pause_id)
+        assert token is not None
+        await set_back(scripts, (token, "opened"), (token, "expires"))
+        assert await ask(scripts, "HGET", token, "state") == b"open"
+        assert await client.result(SESSION, "t", timeout_s=60) == "late"
+
+
 async def test_a_job_is_claimed_after_the_length_of_a_dead_scheduler_s_claim(
     scripts: Scripts, keys: Keys
 ) -> None:
