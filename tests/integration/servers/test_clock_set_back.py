@@ -438,6 +438,7 @@ async def test_a_run_whose_step_works_waits_for_no_longer_than_it_said(
     async with pool(store, {"h": _works_meanwhile}, lease_s=30.0) as client:
         await client.submit("h", session_id=SESSION, task_id="t")
         (pause,) = await eventually(lambda: client.pauses(SESSION), "a pause is open")
+        assert pause.pause_id is not None
         token = store.base.keys.session_token(pause.pause_id)
         assert token is not None
         await set_back(scripts, (token, "opened"), (token, "expires"))
