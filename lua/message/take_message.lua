@@ -41,8 +41,12 @@ if tonumber(taken) < tonumber(sent) then
 else
   local now = now_ms()
   redis.call('HSETNX', journal, 'due:' .. entry, string.format('%.0f', now + timeout_ms))
-  -- Behind a clock that was set back it is due later, but it is looked at again after its length.
-  left_ms = math.min(tonumber(redis.call('HGET', journal, 'due:' .. entry)) - now, timeout_ms)
+  left_ms = tonumber(redis.call('HGET', journal, 'due:' .. entry)) - now
+  if left_ms > timeout_ms then
+    -- The clock was set back: from now on it waits for its length.
+    left_ms = timeout_ms
+    redis.call('HSET', journal, 'due:' .. entry, string.format('%.0f', now + timeout_ms))
+  end
   if left_ms <= 0 then redis.call('HSET', journal, entry, message) end
 end
 redis.call('HSET', journal, 'asks:' .. box, 1)

@@ -1,6 +1,6 @@
--- Set a task pending that waits for messages, if one is there or the timeout has expired.
--- KEYS task                     hash: version, write, order, status, waits_box, waits_until, waits_for,
---   pause_token and the fields given
+-- Set a task pending that waits for messages, if one is there or the timeout has expired. A repetition finds its write.
+-- KEYS task                     hash: version, write, order, status, waits_box, waits_until, waits_ms,
+--   waits_for, pause_token and the fields given
 -- KEYS tasks                    zset: task_id -> expiry in us
 -- KEYS announcement.rows        stream of the session's updates
 -- KEYS announcement.ids         hash: its ids
@@ -26,13 +26,24 @@
 -- @include mail
 -- @include mail_there
 
-local was = redis.call('HMGET', task, 'status', 'waits_box', 'waits_for', 'pause_token', 'waits_until', 'write', 'version')
+local was = redis.call('HMGET', task, 'status', 'waits_box', 'waits_for', 'pause_token', 'waits_until', 'write', 'version',
+  'waits_ms')
 if not was[1] then return { 'MISSING' } end
 if was[6] == write then return { 'OK', tonumber(was[7]) } end
 if was[1] ~= 'PAUSED' or not mail_waits(was[2], was[3], was[4]) then return { 'DENIED', was[1] } end
 local now = now_ms()
 local left_ms = (tonumber(was[5]) or 0) - now
-if left_ms > 0 and not mail_there(journal, was[2]) then return { 'HELD', left_ms } end
+if left_ms > 0 and not mail_there(journal, was[2]) then
+  local length_ms = tonumber(was[8] or nil)
+  if length_ms and left_ms > length_ms then
+    -- The clock was set back: from now on it waits for its length.
+    left_ms = length_ms
+    -- A full server refuses what may add. After any removal it lets this pass too.
+    redis.call('HDEL', task, '')
+    redis.call('HSET', task, 'waits_until', string.format('%.0f', now + length_ms))
+  end
+  return { 'HELD', left_ms }
+end
 announce(announcement, task_id, now)
 local version = record_write(task, { key = tasks, member = task_id }, write, ttl_ms, fields)
 redis.call('PEXPIREAT', journal, redis.call('PEXPIRETIME', task))

@@ -146,7 +146,7 @@ class QueueScripts(ScriptRunner):
         """OK moved."""
 
     @script
-    def withdraw_jobs(self, keys: QueueKeys, *, jobs: Sequence[str]) -> PendingReply:
+    def withdraw_jobs(self, keys: QueueKeys, *, line: str, jobs: Sequence[str]) -> PendingReply:
         """OK removed."""
 
     @script

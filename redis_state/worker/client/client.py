@@ -208,7 +208,7 @@ class TaskClient(ClientSteering, ClientGathering, ClientMessaging, ClientErasing
             description=options.get("description"),
         )
         due_ms, delay_ms = await self._due(delay, at)
-        new = replace(new, due_ms=due_ms, delay_ms=delay_ms)
+        new = replace(new, due_ms=due_ms, at=at is not None, delay_ms=delay_ms)
         is_new = await self._submissions.submit(state, new)
         if not is_new:
             await self._still_there(session_id, task_id)

@@ -76,6 +76,8 @@ class ClientErasing(ABC):
                 actor=actor,
                 leave_unset=leave_unset,
             )
+            if not dry_run:
+                await withdraw(self._queue, self.store, session_id)
             report.cancelled = cancelled
             return report
 
@@ -121,6 +123,8 @@ class ClientErasing(ABC):
                 actor=actor,
                 leave_unset=leave_unset,
             )
+            for session_id in sessions:
+                await withdraw(self._queue, self.store, session_id)
             report.cancelled = cancelled
             return report
 

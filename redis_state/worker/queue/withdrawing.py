@@ -8,6 +8,7 @@ from redis_state.store import RedisStateStore
 from redis_state.transport.clock import ms_of
 from redis_state.transport.keys.names import queue_keys
 from redis_state.worker.queue.job_format import payload_key
+from redis_state.worker.queue.limits import flow_key
 from redis_state.worker.queue.queue import Queue
 
 # In the name of a queue: behind the namespace, the version, the slot and the kind.
@@ -20,9 +21,10 @@ _SLICE = 1_000
 async def withdraw(queue: Queue, store: RedisStateStore, session_id: str) -> None:
     """Remove what the queues have of a session's tasks, also of those that are gone.
 
-    May be repeated. What waits under a limit's key stays: a worker that takes it finds no task, and
-    drops it. Errors: CommandRefused without the right to read the names of keys.
+    May be repeated. Until the tasks are gone, a sweeper queues again what waits. So repeat it then.
+    Errors: CommandRefused without the right to read the names of keys.
     """
+    line = flow_key(None, in_turn=session_id)
     await _drop_jobs(queue, store, session_id)
     for task_id in await store.tasks.ids(session_id):
         view = await store.tasks.look(session_id, task_id)
@@ -31,7 +33,7 @@ async def withdraw(queue: Queue, store: RedisStateStore, session_id: str) -> Non
         claim = queue.claim_of(session_id, task_id)
         jobs = [f"{claim}:{run}" for run in range(max(0, view.attempts - 1), view.attempts + 2)]
         keys = queue.keys(view.queue)
-        await queue.scripts.withdraw_jobs(keys, jobs=jobs)
+        await queue.scripts.withdraw_jobs(keys, line=line, jobs=jobs)
         for job in jobs:
             await queue.transport.commands.unlink(payload_key(job))
         now_ms = ms_of(await queue.transport.commands.time())
@@ -51,12 +53,12 @@ async def _drop_jobs(queue: Queue, store: RedisStateStore, session_id: str) -> N
             # What follows a queue's name are its books.
             queues |= {key.decode() for key in page if key.count(b":") == _QUEUE_COLONS}
     jobs = [name.removeprefix(payload_key("")) for name in sorted(names)]
-    if not jobs:
-        return
+    line = flow_key(None, in_turn=session_id)
     for key in sorted(queues):
-        for first in range(0, len(jobs), _SLICE):
-            some = jobs[first : first + _SLICE]
-            await queue.scripts.withdraw_jobs(queue_keys(key, channel=""), jobs=some)
+        # Of a queue without such a job the line may still have its turn.
+        for first in range(0, max(len(jobs), 1), _SLICE):
+            keys, some = queue_keys(key, channel=""), jobs[first : first + _SLICE]
+            await queue.scripts.withdraw_jobs(keys, line=line, jobs=some)
     commands, payloads = queue.transport.commands, sorted(names)
     for first in range(0, len(payloads), _SLICE):
         some = payloads[first : first + _SLICE]

@@ -59,7 +59,6 @@ from redis_state.worker.tasks.submitting.turns import Turns
 from redis_state.worker.tasks.transitions import MAX_CRASHES, TaskTransitions
 from redis_state.worker.tasks.waitpoints.deciders import escalate_pause, pause_of
 from redis_state.worker.tasks.waitpoints.deciding import expire_pauses, pause_left_ms
-from redis_state.worker.tasks.waitpoints.pause_tokens import token_key_of
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -324,8 +323,7 @@ class Sweeper:
         """
         task = view.session_id, view.task_id
         if view.pause is not None and view.waits_for is None:
-            key = token_key_of(self._store, view.session_id, view.pause)
-            left_ms = await pause_left_ms(self._store, key)
+            left_ms = await pause_left_ms(self._store, view.session_id, view.pause)
             if left_ms > 0:
                 # If it was decided since, that has put its entry again.
                 return left_ms, view

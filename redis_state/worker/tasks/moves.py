@@ -32,8 +32,9 @@ class NewJob(TypedDict, total=False):
     """What a new task runs, and how it waits.
 
     ``queue`` is the one that it waits in each time it waits, limited under ``key``. It begins at
-    ``due_ms``. ``trace`` is the context of the span that its runs belong to. ``attributes`` are
-    what it is found by. ``sent`` is the digest of what its caller chose.
+    ``due_ms``: with ``at`` that moment was given, else it is the end of a delay. ``trace`` is the
+    context of the span that its runs belong to. ``attributes`` are what it is found by. ``sent`` is
+    the digest of what its caller chose.
     """
 
     handler: Required[str]
@@ -41,6 +42,7 @@ class NewJob(TypedDict, total=False):
     queue: str | None
     trace: Mapping[str, str] | None
     due_ms: int | None
+    at: bool
     key: str
     attributes: Attributes | None
     sent: bytes | None
@@ -64,6 +66,8 @@ def new_fields(payloads: Payloads, state: TaskState, **new: Unpack[NewJob]) -> d
         fields["queue"] = raw(queue)
     if due_ms := new.get("due_ms"):
         fields["due"] = b"%d" % due_ms
+        if new.get("at"):
+            fields["due_at"] = b"1"
     if key := new.get("key"):
         fields["flow_key"] = raw(key)
     if attributes := new.get("attributes"):

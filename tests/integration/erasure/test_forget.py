@@ -20,11 +20,13 @@ from redis_state.erasure.session import SessionErasure
 from redis_state.errors import SessionRunning
 from redis_state.memory.keys import MemoryKey, agent_messages, heard_steering
 from redis_state.models import TaskStatus, Trajectory, UpdateType
+from redis_state.models.erasure import ErasureReport
 from redis_state.stores.base import Base
 from redis_state.stores.sessions.tasks import TaskStore
 from redis_state.testing import eventually
 from redis_state.transport.keys import graph_shard, graph_task
-from redis_state.worker import Schedule, TaskClient, TaskContext
+from redis_state.worker import Rate, Schedule, TaskClient, TaskContext
+from redis_state.worker.queue.job import Job, QueueState
 from redis_state.worker.queue.job_format import payload_key
 from tests.support.agents.sessions import fresh
 from tests.support.erasure import fill, left_over, nothing_is_left, remains
@@ -196,6 +198,59 @@ async def test_the_queues_lose_the_jobs_of_a_user(
         assert state is not None
         assert state.status is TaskStatus.PENDING
         assert any("arq:job:" in key for key in await left_over(store, "of-bob"))
+
+
+@pytest.mark.parametrize("running", ["cancel", "refuse", "fence"])
+async def test_the_lines_of_a_queue_lose_the_jobs_of_a_session(
+    store: RedisStateStore, running: Literal["cancel", "refuse", "fence"]
+) -> None:
+    """No worker takes them: each key of the queue is searched, and another session has its turn."""
+    async with TaskClient(store) as client:
+        queue = client._queue
+        await client.queues.limit("tasks", per_key=1, rate=Rate(1, timedelta(days=1)))
+        ways: list[dict[str, Any]] = [
+            {"limit_key": "k", "in_turn": True},
+            {"limit_key": "other", "in_turn": True},
+            {"limit_key": "k"},
+            {"in_turn": True},
+        ]
+        # Of each session one is claimed, and not started: its line has used its rate.
+        for session in ("gone", "kept"):
+            await client.submit("work", session_id=session, task_id="begun", in_turn=True)
+        claimed = await queue.claim("tasks", limit=10)
+        assert len(claimed) == 2
+        for number, way in enumerate(ways * 2):
+            for session in ("gone", "kept"):
+                await client.submit("work", session_id=session, task_id=f"t{number}", **way)
+        await client.forget("gone", running=running)
+        await nothing_is_left(store, "gone")
+        assert (await client.queues.get("tasks")).waiting == 2 * len(ways)
+
+
+async def test_what_a_sweeper_queues_during_an_erasure_goes_too(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queued = 0
+
+    async def forget(self: Eraser, session_id: str, **options: Any) -> ErasureReport:
+        nonlocal queued
+        (task,) = await store.tasks.ids(session_id)
+        view = await store.tasks.look(session_id, task)
+        assert view is not None
+        async with TaskClient(store) as other:
+            assert await other._queue.ensure_queued([Job.of(view)]) == [QueueState.QUEUED]
+        queued += 1
+        return await forgets(self, session_id, **options)
+
+    forgets = Eraser.forget
+    monkeypatch.setattr(Eraser, "forget", forget)
+    async with TaskClient(store) as client:
+        await client.submit(
+            "work", session_id="s-1-odd", task_id="later", delay=timedelta(days=30), limit_key="k"
+        )
+        await client.forget("s-1-odd", running="fence")
+    assert queued == 1
+    await nothing_is_left(store, "s-1-odd")
 
 
 async def test_a_session_with_more_jobs_than_one_call_may_name_is_forgotten(

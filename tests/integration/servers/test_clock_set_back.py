@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -15,16 +16,18 @@ import pytest
 pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore
+from redis_state.errors import ReceiveTimeout
 from redis_state.models import TaskStatus
 from redis_state.primitives.lease import Leases
 from redis_state.primitives.watchlist.watchlist import ENDED_MS, WatchList, check_after
 from redis_state.scripts import Reply, ReplyCode, Scripts
 from redis_state.testing import eventually
 from redis_state.transport.keys import WATCH_SHARDS, Keys
+from redis_state.worker import Handler, TaskContext
 from redis_state.worker.tasks.started import NotStarted, StartedRun
 from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.a2a.rows import a2a_keys, write
-from tests.support.processes.pools import SESSION, queue_of
+from tests.support.processes.pools import SESSION, becomes, client_of, pool, queue_of
 from tests.support.script_calls.names import job_keys
 from tests.support.scripts.replies import HOUR, ask, clock_ms
 from tests.support.tasks.crash_states import (
@@ -40,6 +43,8 @@ from tests.support.tasks.crash_states import (
 pytestmark = pytest.mark.role("any", why="it sets the server's clock back")
 AHEAD_MS = 3_600_000
 SHORT_MS = 400
+# Long enough to set the clock back meanwhile.
+_WAIT = timedelta(seconds=4)
 
 
 @pytest.fixture(autouse=True)
@@ -291,13 +296,16 @@ async def test_the_slot_of_a_worker_that_died_before_it_ended_its_claim_is_free_
     await claimed(store, next_one)
 
 
-async def test_a_job_that_waits_is_due_once_its_task_is_inspected(store: RedisStateStore) -> None:
+@pytest.mark.parametrize("ahead_ms", [AHEAD_MS, 100_000])
+async def test_a_job_that_waits_is_due_once_its_task_is_inspected(
+    store: RedisStateStore, ahead_ms: int
+) -> None:
     scripts, queue = store.base.scripts, store.base.keys.queue(queue_of(store.settings)).queue
     task = await submitted(store)
     await queued_as(store, task)
     (job,) = await ask(scripts, "ZRANGE", queue, 0, -1)
     await set_back(scripts)
-    await ask(scripts, "ZINCRBY", queue, AHEAD_MS, job)
+    await ask(scripts, "ZINCRBY", queue, ahead_ms, job)
     sweeper = sweeper_of(store)
 
     async def is_due() -> bool:
@@ -306,6 +314,136 @@ async def test_a_job_that_waits_is_due_once_its_task_is_inspected(store: RedisSt
 
     await eventually(is_due, "a worker may claim it", timeout_s=60)
     assert await ask(scripts, "ZRANGE", queue, 0, -1) == [job]
+
+
+@pytest.mark.parametrize("way", [{}, {"limit_key": "k"}, {"in_turn": True, "limit_key": "k"}])
+async def test_a_delay_is_no_longer_than_its_length(
+    store: RedisStateStore, way: dict[str, Any]
+) -> None:
+    scripts, queue = store.base.scripts, store.base.keys.queue(queue_of(store.settings))
+    for task, wait in (
+        ("delay", timedelta(minutes=10)),
+        ("soon", timedelta(milliseconds=SHORT_MS)),
+    ):
+        async with client_of(store) as client:
+            await client.submit("answer", session_id=SESSION, task_id=task, delay=wait, **way)
+        await _written_ahead(store, task)
+    await set_back(scripts)
+    sweeper = sweeper_of(store)
+
+    async def is_claimed() -> bool:
+        await sweeper.run_once()
+        reply = await scripts.claim_jobs(queue, limit=9, life_ms=HOUR)
+        found: list[bytes] = reply.facts[3::3]
+        assert not any(b"/delay:" in job for job in found)
+        return any(b"/soon:" in job for job in found)
+
+    await eventually(is_claimed, "a worker may claim it", timeout_s=60)
+
+    async def is_moved() -> bool:
+        await sweeper.run_once()
+        (due,) = (await ask(scripts, "ZRANGE", queue.queue, 0, -1, "WITHSCORES"))[1:]
+        return float(due) - await clock_ms(scripts) < HOUR / 2
+
+    await eventually(is_moved, "the other one is put off for its length", timeout_s=60)
+
+
+async def test_a_task_is_not_due_before_the_moment_that_was_given(store: RedisStateStore) -> None:
+    scripts, queue = store.base.scripts, store.base.keys.queue(queue_of(store.settings)).queue
+    at = datetime.now(UTC) + timedelta(hours=2)
+    async with client_of(store) as client:
+        await client.submit("answer", session_id=SESSION, task_id="at", at=at)
+    await ask(scripts, "HINCRBY", store.base.keys.task(SESSION, "at"), "order", AHEAD_MS * 1_000)
+    await set_back(scripts)
+    sweeper = sweeper_of(store)
+
+    async def is_inspected() -> bool:
+        return (await sweeper.run_once()).looked > 0
+
+    await eventually(is_inspected, "it is inspected", timeout_s=60)
+    (due,) = (await ask(scripts, "ZRANGE", queue, 0, -1, "WITHSCORES"))[1:]
+    assert float(due) == round(at.timestamp() * 1_000)
+
+
+async def _written_ahead(store: RedisStateStore, task: str) -> None:
+    """Let a task that is put off have been submitted by a clock that was an hour ahead."""
+    scripts, key = store.base.scripts, store.base.keys.task(SESSION, task)
+    await ask(scripts, "HINCRBY", key, "due", AHEAD_MS)
+    await ask(scripts, "HINCRBY", key, "order", AHEAD_MS * 1_000)
+    queue = store.base.keys.queue(queue_of(store.settings)).queue
+    for job in await ask(scripts, "ZRANGE", queue, 0, -1):
+        if f"/{task}:".encode() in job:
+            await ask(scripts, "ZINCRBY", queue, AHEAD_MS, job)
+
+
+async def _sleeps(ctx: TaskContext) -> str:
+    await ctx.sleep(_WAIT)
+    return "slept"
+
+
+async def _is_not_decided(ctx: TaskContext) -> Any:
+    decision = await ctx.approval("?", timeout=_WAIT, on_timeout="resume", default="late")
+    return decision.value
+
+
+async def _hears_nothing(ctx: TaskContext) -> Any:
+    try:
+        return await ctx.receive("a", timeout=_WAIT, hold_s=0)
+    except ReceiveTimeout:
+        return "nothing"
+
+
+@pytest.mark.parametrize(
+    ("handler", "result"),
+    [(_sleeps, "slept"), (_is_not_decided, "late"), (_hears_nothing, "nothing")],
+)
+async def test_a_task_waits_for_no_longer_than_it_said(
+    store: RedisStateStore, handler: Handler, result: Any
+) -> None:
+    scripts, keys = store.base.scripts, store.base.keys
+    key, shown = keys.task(SESSION, "t"), False
+    async with pool(store, {"h": handler}, lease_s=30.0) as client:
+        await client.submit("h", session_id=SESSION, task_id="t")
+        await becomes(client, "t", TaskStatus.PAUSED)
+        digest = await ask(scripts, "HGET", key, "pause_token")
+        if digest:
+            token = f"{keys.tasks(SESSION).removesuffix('tasks')}token:{digest.decode()}"
+            await set_back(scripts, (token, "opened"), (token, "expires"))
+            shown = await ask(scripts, "HGET", token, "state") == b"open"
+        else:
+            journal = store.tasks.keys(SESSION, "t").journal
+            names = [name.decode() for name in await ask(scripts, "HKEYS", journal)]
+            due = [(journal, name) for name in names if name.startswith("due:")]
+            await set_back(scripts, (key, "waits_until"), *due)
+            shown = await ask(scripts, "HGET", key, "status") == b"PAUSED"
+        assert await client.result(SESSION, "t", timeout_s=60) == result
+    assert shown
+
+
+async def _works_meanwhile(ctx: TaskContext) -> Any:
+    decided = asyncio.Event()
+
+    async def decide() -> Any:
+        value = await _is_not_decided(ctx)
+        decided.set()
+        return value
+
+    return (await asyncio.gather(decide(), ctx.step("work", decided.wait)))[0]
+
+
+async def test_a_run_whose_step_works_waits_for_no_longer_than_it_said(
+    store: RedisStateStore,
+) -> None:
+    scripts = store.base.scripts
+    async with pool(store, {"h": _works_meanwhile}, lease_s=30.0) as client:
+        await client.submit("h", session_id=SESSION, task_id="t")
+        (pause,) = await eventually(lambda: client.pauses(SESSION), "a pause is open")
+        assert pause.pause_id is not None
+        token = store.base.keys.session_token(pause.pause_id)
+        assert token is not None
+        await set_back(scripts, (token, "opened"), (token, "expires"))
+        assert await ask(scripts, "HGET", token, "state") == b"open"
+        assert await client.result(SESSION, "t", timeout_s=60) == "late"
 
 
 async def test_a_job_is_claimed_after_the_length_of_a_dead_scheduler_s_claim(

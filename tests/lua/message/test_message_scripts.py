@@ -12,7 +12,7 @@ from redis_state.scripts import LaneState, Reply, ReplyCode, Scripts, TaskKeys
 from redis_state.transport.keys import Keys
 from tests.support.scripts.keys import saying, task_keys
 from tests.support.scripts.logs import rows_of
-from tests.support.scripts.replies import HOUR, ask, fields, lives, no, ok
+from tests.support.scripts.replies import HOUR, ask, clock_ms, fields, lives, no, ok
 from tests.support.scripts.tasks import STRANGER, epoch_of, make_task, mark_of, start
 from tests.support.scripts.users import without_channels
 
@@ -202,6 +202,9 @@ async def test_the_time_to_wait_counts_from_the_first_call_and_its_end_is_record
     assert again.facts[0] <= first.facts[0]
     await ask(scripts, "HSET", task.journal, f"due:{BOX}#1", 1 << 52)
     assert (await take(scripts, keys, timeout_ms=1_000)).facts[0] == 1_000
+    # From then on.
+    left_ms = int((await fields(scripts, task.journal))[f"due:{BOX}#1"]) - await clock_ms(scripts)
+    assert left_ms <= 1_000
     await ask(scripts, "HSET", task.journal, f"due:{BOX}#1", 1)
     assert await take(scripts, keys) == ok(b"null", 1)
     # What comes now is for the next call.
@@ -263,6 +266,23 @@ async def test_a_sweeper_wakes_a_task_at_its_deadline_and_one_whose_message_is_t
     assert (await wake(scripts, keys, "repair")).word is ReplyCode.OK
     await ask(scripts, "DEL", task.task)
     assert await wake(scripts, keys) == no(ReplyCode.MISSING)
+
+
+async def test_a_task_waits_for_no_longer_than_its_length_if_the_clock_is_set_back(
+    scripts: Scripts, keys: Keys
+) -> None:
+    task = await running(scripts, keys)
+    await wait(scripts, keys, left_ms=1_000)
+    await ask(scripts, "HINCRBY", task.task, "waits_until", HOUR)
+    assert await wake(scripts, keys) == no(ReplyCode.HELD, 1_000)
+    left_ms = int((await fields(scripts, task.task))["waits_until"]) - await clock_ms(scripts)
+    assert left_ms <= 1_000
+    # An earlier version does not write the length.
+    await ask(scripts, "HDEL", task.task, "waits_ms")
+    await ask(scripts, "HINCRBY", task.task, "waits_until", HOUR)
+    held = await wake(scripts, keys)
+    assert held.word is ReplyCode.HELD
+    assert held.facts[0] > 1_000
 
 
 @pytest.mark.parametrize("other", [("waits_for", "child"), ("pause_token", "token")])

@@ -665,7 +665,7 @@ async def test_a_job_that_is_put_off_takes_its_key_along_when_it_goes(
         await put(scripts, keys, task, "k", at_ms=later)
     known = await ask(scripts, "HKEYS", queue.owners)
     assert sorted(known) == [f"later:{job}".encode() for job in (first, second)]
-    assert await scripts.withdraw_jobs(queue, jobs=[first, "unknown"]) == ok(1)
+    assert await scripts.withdraw_jobs(queue, line="1:s", jobs=[first, "unknown"]) == ok(1)
     # A sweeper queues the next run of a task whose worker is dead.
     job = queued_job(keys, "b", runs=1)
     ensured = await scripts.ensure_job(

@@ -212,7 +212,7 @@ CASES: dict[str, Case] = {
     "withdraw_jobs": Case(
         lambda scripts, keys: _queue(scripts, keys, "a", "b"),
         lambda scripts, keys: scripts.withdraw_jobs(
-            keys.queue("q"), jobs=[queued_job(keys, "b").id]
+            keys.queue("q"), line="1:s", jobs=[queued_job(keys, "b").id]
         ),
         _queued,
     ),

@@ -19,6 +19,9 @@ CALLS: dict[str, Call] = {
     "escalate_pause": lambda scripts, keys: escalate(
         scripts, keys, task_keys(keys), token_key(keys), "\ud800"
     ),
+    "pause_left": lambda scripts, keys: scripts.pause_left(
+        token_key(keys), tasks=task_keys(keys).tasks
+    ),
     "open_pause": lambda scripts, keys: open_pause(
         scripts, keys, task_keys(keys), token_key(keys), mark=MARK
     ),

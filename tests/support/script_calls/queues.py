@@ -114,7 +114,7 @@ CALLS: dict[str, Call] = {
     ),
     "move_job": lambda scripts, keys: move_job(scripts, keys, earlier_ms=1),
     "withdraw_jobs": lambda scripts, keys: scripts.withdraw_jobs(
-        keys.queue("q"), jobs=[queued_job(keys).id]
+        keys.queue("q"), line="1:s", jobs=[queued_job(keys).id]
     ),
     "list_claims": lambda scripts, keys: scripts.list_claims(
         keys.queue("q").claims, after=0, patience_ms=0, limit=1

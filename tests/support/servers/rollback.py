@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import shutil
 import time
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -32,6 +32,7 @@ class OwnServer:
         socket = directory / "own.sock"
         self.url: str = f"unix://{socket}"
         self.directory = directory
+        self.environment: Mapping[str, str] | None = None
         self._command = [
             str(own_binary()),
             *("--port", "0", "--unixsocket", str(socket), "--dir", str(directory)),
@@ -42,7 +43,10 @@ class OwnServer:
     async def start(self) -> None:
         """Start the server from the files that are there; return once it answers."""
         self._process = await children.start(
-            *self._command, stdout=asyncio.subprocess.DEVNULL, cwd=self.directory
+            *self._command,
+            stdout=asyncio.subprocess.DEVNULL,
+            cwd=self.directory,
+            env=self.environment,
         )
         async with asyncio.timeout(_ANSWERS_WITHIN_S):
             while not await self._answers():

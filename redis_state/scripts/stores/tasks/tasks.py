@@ -258,6 +258,10 @@ class TaskScripts(ScriptRunner):
     ) -> PendingReply:
         """OK done | STALE done | HELD left_ms | DENIED state | MISSING."""
 
+    @script
+    def pause_left(self, token: str, *, tasks: str) -> PendingReply:
+        """OK left_ms."""
+
     # The life of a task
 
     @script

@@ -50,8 +50,9 @@ class Submission:
 
     ``policy`` is what happens to the others of its session's line, None for a task that is in none.
     It is limited under ``limit_key`` then, or ``written_key``. It is due at ``due_ms``, which is
-    ``delay_ms`` from now. After ``until_ms``, by the server's clock, nothing is written. ``sent``
-    stands in its record: by it a caller's call is compared with its repetition.
+    ``delay_ms`` from now; with ``at`` that moment was given. After ``until_ms``, by the server's
+    clock, nothing is written. ``sent`` stands in its record: by it a caller's call is compared with
+    its repetition.
     """
 
     handler: str
@@ -62,6 +63,7 @@ class Submission:
     policy: OnBusy | None = None
     attributes: Attributes | None = None
     due_ms: int | None = None
+    at: bool = False
     delay_ms: int = 0
     until_ms: int | None = None
     sent: bytes | None = None
@@ -102,6 +104,7 @@ class NewSubmissions:
                 queue=new.queue,
                 trace=span.carrier,
                 due_ms=new.due_ms,
+                at=new.at,
                 delay_ms=new.delay_ms,
                 key=flow,
                 attributes=new.attributes,

@@ -7,7 +7,6 @@ that waits PENDING in the same step.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,7 +24,6 @@ from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
 from redis_state.stores.sessions.tasks import move_fields
 from redis_state.stores.sessions.updates import NewUpdate
-from redis_state.transport.clock import ms_of
 from redis_state.transport.commands import Commands
 from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
 from redis_state.worker.tasks.moves import announcement, status_update
@@ -146,7 +144,7 @@ class PauseDecisions:
             # A host's own task.
             return None
         key = token_key_of(self._store, session_id, digest)
-        left_ms = await pause_left_ms(self._store, key)
+        left_ms = await pause_left_ms(self._store, session_id, digest)
         if left_ms > 0:
             return left_ms
         state = await self._store.tasks.load(session_id, task_id)
@@ -285,11 +283,14 @@ class PauseDecisions:
         return self._store.transport.commands
 
 
-async def pause_left_ms(store: RedisStateStore, key: str) -> int:
-    """Return for how long the pause of this key may still be decided, 0 if no longer."""
-    commands = store.transport.commands
-    expires, now = await asyncio.gather(commands.hget(key, "expires"), commands.time())
-    return max(0, int(expires or 0) - ms_of(now))
+async def pause_left_ms(store: RedisStateStore, session_id: str, digest: str) -> int:
+    """Return for how long a pause of the session may still be decided, 0 if no longer.
+
+    It is never longer than the pause's length, also if the server's clock was set back.
+    """
+    key, tasks = token_key_of(store, session_id, digest), store.base.keys.tasks(session_id)
+    reply = await store.base.scripts.pause_left(key, tasks=tasks)
+    return int(reply.facts[0])
 
 
 async def expire_pauses(store: RedisStateStore, session_id: str, task_id: str) -> int | None:

@@ -24,7 +24,7 @@ from redis_state.worker.tasks.recorded.journal import state_of
 from redis_state.worker.tasks.recorded.lanes import Lane
 from redis_state.worker.tasks.started import StartedRun
 from redis_state.worker.tasks.waitpoints.deciders import open_watched
-from redis_state.worker.tasks.waitpoints.deciding import PauseDecisions
+from redis_state.worker.tasks.waitpoints.deciding import PauseDecisions, pause_left_ms
 from redis_state.worker.tasks.waitpoints.pause_list import PauseList
 from redis_state.worker.tasks.waitpoints.pause_model import (
     BY_TIMEOUT,
@@ -159,7 +159,11 @@ class TaskPauses:
         """
         key = token_key(self._store, pause_token(started, entry))
         found = await self._decide_overdue(started, entry, key)
-        return (None, found / 1000) if isinstance(found, int) else (found, 0.0)
+        if not isinstance(found, int):
+            return found, 0.0
+        # The server's clock may have been set back since it was opened.
+        digest = key.rpartition(":")[2]
+        return None, await pause_left_ms(self._store, started.state.session_id, digest) / 1000
 
     async def _decide_overdue(
         self, started: StartedRun, entry: str, key: str
