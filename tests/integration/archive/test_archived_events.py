@@ -258,6 +258,7 @@ async def test_a_log_that_cannot_be_read_is_set_aside_and_others_go_on(
     assert [each.levelname for each in caplog.records] == ["ERROR"]
 
 
+@pytest.mark.role("admin")
 async def test_a_session_that_is_erased_takes_the_events_of_its_own_traces_with_it(
     live: RedisStateStore, archive: Archive, archiving: Settings
 ) -> None:
@@ -311,6 +312,7 @@ async def test_events_of_no_trace_and_of_a_shared_one_outlive_a_session_that_nam
         assert await kept(archive, trace) == [(1, "a")]
 
 
+@pytest.mark.role("any", why="it takes keys back with RESTORE")
 async def test_a_backup_of_before_an_erasure_is_not_archived_again(
     live: RedisStateStore, archive: Archive
 ) -> None:

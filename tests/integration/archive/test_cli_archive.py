@@ -30,6 +30,7 @@ from tests.support.tasks.archives import archived, ended, expected
 pytestmark = pytest.mark.worker
 
 
+@pytest.mark.role("admin")
 async def test_what_has_ended_is_archived_listed_and_shown_by_hand(
     live: RedisStateStore, archive: Archive, settings: Settings, archive_url: str
 ) -> None:
@@ -78,6 +79,7 @@ async def test_what_needs_no_archiving_does_not_end_a_run_early(
 
 
 @pytest.mark.parametrize("archive_url", ["postgres"], indirect=True)
+@pytest.mark.role("admin")
 async def test_what_is_over_is_counted_and_removed_by_hand(
     live: RedisStateStore, archive: PostgresArchive, settings: Settings, postgres: OwnPostgres
 ) -> None:

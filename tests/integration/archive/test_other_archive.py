@@ -203,6 +203,7 @@ async def _counted(stats: WorkerStats) -> bool:
     return stats.archived["other"] > 0
 
 
+@pytest.mark.role("admin")
 async def test_another_archive_is_accepted_by_hand_and_gets_what_redis_still_has(
     live: RedisStateStore, archive: Archive, settings: Settings, other: Archive, other_url: str
 ) -> None:
@@ -226,6 +227,7 @@ async def test_another_archive_is_accepted_by_hand_and_gets_what_redis_still_has
         await KnownArchive(live, archive).ready()
 
 
+@pytest.mark.role("admin")
 async def test_an_acceptance_beside_other_archivers_says_what_to_run(
     live: RedisStateStore, archive: Archive, settings: Settings, other_url: str
 ) -> None:
@@ -244,6 +246,7 @@ async def test_an_acceptance_beside_other_archivers_says_what_to_run(
     assert (await cli(settings, "archive", "run", "--again", **environment)).status == 0
 
 
+@pytest.mark.role("admin")
 async def test_an_archiver_that_accepts_and_stays_gets_what_earlier_ones_marked_meanwhile(
     live: RedisStateStore,
     archive: Archive,
@@ -309,6 +312,7 @@ async def test_archivers_have_compared_again_once_that_was_waited_for(
         await known.ready()
 
 
+@pytest.mark.role("admin")
 async def test_who_dies_before_it_has_listed_all_again_has_accepted_nothing(
     live: RedisStateStore,
     archive: Archive,
@@ -474,6 +478,7 @@ async def test_the_key_lives_on_from_each_comparison(
 
 
 @pytest.mark.parametrize("archive_url", ["postgres"], indirect=True)
+@pytest.mark.role("any", why="it has two namespaces")
 async def test_namespaces_of_a_database_have_its_id_and_each_knows_it(
     live: RedisStateStore, archive: Archive, archiving: Settings, archive_url: str
 ) -> None:

@@ -50,6 +50,7 @@ POINTS = {
 }
 
 
+@pytest.mark.role("any", why="it takes keys back with RESTORE")
 async def test_a_saved_task_is_held_archived_let_go_of_and_read(
     live: RedisStateStore, archive: Archive
 ) -> None:
@@ -181,6 +182,7 @@ async def test_without_an_archive_nothing_is_listed(settings: Settings) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("stride", sizes(61, 1))
+@pytest.mark.role("any", why="it has namespaces of its own")
 async def test_a_process_dies_at_each_round_trip(
     archiving: Settings, archive_url: str, stride: int, record_property: Recorder
 ) -> None:

@@ -105,6 +105,7 @@ async def test_a_reader_between_entry_and_write_leaves_it_listed(
         (CLAIM, (threads, "unlist_missing")),
     ],
 )
+@pytest.mark.role("any", why="it reads the names of all keys")
 async def test_who_looked_before_the_write_takes_nothing_out_behind_it(
     store: RedisStateStore,
     stores: list[RedisStateStore],

@@ -437,6 +437,7 @@ async def test_a_damaged_message_is_not_quoted(store: RedisStateStore) -> None:
             events.attach(server.session_manager)
 
 
+@pytest.mark.role("any", why="it logs in with a wrong password")
 async def test_a_bus_that_cannot_begin_says_so_and_leaves_no_task(settings: Settings) -> None:
     def listening() -> int:
         return sum(each.get_name() == "redis_state mcp bus" for each in asyncio.all_tasks())

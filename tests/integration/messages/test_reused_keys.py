@@ -41,6 +41,7 @@ SENT: dict[str, Send] = {
 
 @pytest.mark.parametrize("is_sealed", [False, True], ids=["clear", "sealed"])
 @pytest.mark.parametrize("what", SENT)
+@pytest.mark.role("any", why="it reads the names of all keys")
 async def test_another_content_under_a_key_is_refused(
     store: RedisStateStore, what: str, *, is_sealed: bool
 ) -> None:

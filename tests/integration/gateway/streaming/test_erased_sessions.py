@@ -89,6 +89,7 @@ async def test_rows_that_went_without_a_message_are_kept_until_the_next_look(
 
 
 @pytest.mark.usefixtures("patient")
+@pytest.mark.role("admin")
 async def test_an_erased_session_is_served_by_no_gateway_and_all_clients_learn_it(
     store: RedisStateStore, settings: Settings
 ) -> None:
