@@ -261,7 +261,8 @@ async def test_an_input_that_comes_too_late_is_none(store: RedisStateStore) -> N
         ctx: RunContext[Any], requests: DeferredToolRequests, token: str
     ) -> DeferredToolResults | None:
         async def is_over() -> bool:
-            return await pause_left_ms(store, token_key(store, token)) == 0
+            digest = token_key(store, token).rpartition(":")[2]
+            return await pause_left_ms(store, SESSION, digest) == 0
 
         await eventually(is_over, "the time for an answer is up")
         return requests.build_results(approve_all=True)
