@@ -176,6 +176,28 @@ class DurableSession(GroupSession):
             await self._read_context()
         return await super().steer(event)
 
+    async def apply_group_patches(
+        self,
+        group_id: str,
+        *,
+        action: Literal[apply, reject] = "apply",
+        strategy: MergeStrategy | None = None,
+    ) -> bool:
+        """Decide on the patches of a group that wait. The group is reported if this applied one."""
+        group = await self._group(group_id)
+        if group is None:
+            return False
+        applied = False
+        for patch_id in group.patches:
+            if action == "reject":
+                await self.reject_pending_patch(patch_id)
+            elif await self.apply_pending_patch(patch_id=patch_id, strategy=strategy):
+                applied = True
+        if applied and group.merge_strategy == MergeStrategy.HUMAN_GATED:
+            report = group.model_copy(update={"merge_strategy": MergeStrategy.APPEND})
+            await self._enqueue_group_report(report)
+        return True
+
     async def _reject_pending_patch(self, patch_id: str, event: SteeringEvent) -> None:
         await self.reject_pending_patch(patch_id, actor=event.source, trace_id=event.trace_id)
 

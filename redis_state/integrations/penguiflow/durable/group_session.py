@@ -141,28 +141,6 @@ class GroupSession(SharedSession):
                 await self.cancel_task(task_id, reason=reason or "group_cancelled")
         return True
 
-    async def apply_group_patches(
-        self,
-        group_id: str,
-        *,
-        action: Literal["apply", "reject"] = "apply",
-        strategy: MergeStrategy | None = None,
-    ) -> bool:
-        """Decide on the patches of a group that wait. The group is reported if this applied one."""
-        group = await self._group(group_id)
-        if group is None:
-            return False
-        applied = False
-        for patch_id in group.patches:
-            if action == "reject":
-                await self.reject_pending_patch(patch_id)
-            elif await self.apply_pending_patch(patch_id=patch_id, strategy=strategy):
-                applied = True
-        if applied and group.merge_strategy == MergeStrategy.HUMAN_GATED:
-            report = group.model_copy(update={"merge_strategy": MergeStrategy.APPEND})
-            await self._enqueue_group_report(report)
-        return True
-
     async def auto_seal_open_groups(self, turn_id: str | None = None) -> int:
         """Seal the open groups of a turn, or of the current one; return how many this call did."""
         turn = turn_id or self._current_turn_id
