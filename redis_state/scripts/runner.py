@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections import Counter
 from collections.abc import Awaitable, Coroutine
 from dataclasses import dataclass
@@ -20,6 +21,12 @@ from redis_state.transport.wire.script import Script
 
 T = TypeVar("T")
 
+# What a script, or a command of one, says of a value that nobody of the library has written.
+_UNFIT = re.compile(
+    r"attempt to (?:perform|compare|index|concatenate|get|call) .*?(?= \(script |$)"
+    r"|bad argument #\d+ to '\w+'"
+    r"|(?:hash )?value is not (?:an integer|a (?:valid )?float)"
+)
 # How much later than its caller's deadline a call may reach a server that had stopped for a while.
 _LATE_MS = 60_000
 
@@ -126,9 +133,14 @@ class ScriptRunner:
         try:
             reply: Any = await self._send(prepared, more)
         except CommandRefused as error:
-            if not _is_of_another_type(error):
-                raise
-            raise _corrupt(await self._damaged(prepared), prepared.script.name) from error
+            name = prepared.script.name
+            if _is_of_another_type(error):
+                raise _corrupt(await self._damaged(prepared), name) from error
+            if met := _UNFIT.search(str(error)):
+                # Which key it was in the server does not say.
+                unfit = f"{name} found a value that does not belong, here or in a key beside it"
+                raise CorruptState(prepared.keys[0], f"{unfit}: {met.group()}") from error
+            raise
         try:
             word = _WORDS[reply[0]]
             if word is ReplyCode.LOST:

@@ -184,22 +184,30 @@ def _read(
 
 def crashes_of(flat: list[Any]) -> int:
     """Return how many workers in a row died with a task."""
-    fields = dict(zip(flat[::2], flat[1::2], strict=True))
-    return int(fields.get(b"crashes", 0))
+    return _number(flat, b"crashes")
 
 
 def handed_back_of(flat: list[Any]) -> HandedBack:
     """Return how often a task was handed back, whatever else of it cannot be read."""
-    fields = dict(zip(flat[::2], flat[1::2], strict=True))
-    # By the script: it is a number, whatever else is damaged.
-    retry = int(fields.get(b"retries", 0))
+    retry = _number(flat, b"retries")
     try:
-        return HandedBack.read(fields.get(b"handed_back"), retry=retry)
+        return HandedBack.read(_field(flat, b"handed_back"), retry=retry)
     except (ValueError, TypeError):
         return HandedBack(retry=retry)
 
 
 def attempts_of(flat: list[Any]) -> int:
     """Return how often a task was started."""
-    fields = dict(zip(flat[::2], flat[1::2], strict=True))
-    return int(fields.get(b"attempts", 0))
+    return _number(flat, b"attempts")
+
+
+def _number(flat: list[Any], name: bytes) -> int:
+    """Read a count; 0 for one that is damaged: who reads the whole record finds that."""
+    try:
+        return int(_field(flat, name) or 0)
+    except ValueError:
+        return 0
+
+
+def _field(flat: list[Any], name: bytes) -> bytes | None:
+    return dict(zip(flat[::2], flat[1::2], strict=True)).get(name)

@@ -172,11 +172,9 @@ class TaskTransitions:
 
         Under a lease, as any end of a task that another worker may start at the same moment.
         """
-        keys = self._store.tasks.keys(session_id, task_id)
-        if damage.key in (keys.task, keys.lease):
-            raise damage
         leases = self._leases()
-        held = await leases.take(keys.lease, duration_ms=_DEAD_LETTER_LEASE_MS, owner=owner)
+        lease = self._store.tasks.keys(session_id, task_id).lease
+        held = await leases.take(lease, duration_ms=_DEAD_LETTER_LEASE_MS, owner=owner)
         if isinstance(held, int):
             return NotStarted("held", left_ms=held)
         reason = unreadable(damage)
@@ -383,7 +381,11 @@ class TaskTransitions:
         """Fail a task, also if the updates that announce it are damaged: then nobody is told."""
         log.error("task %r is failed: %s", task_id, reason)
         state = _named(session_id, task_id)
-        found = await self._store.tasks.look(session_id, task_id)
+        try:
+            found = await self._store.tasks.look(session_id, task_id)
+        except CorruptState:
+            # What is damaged of it may be anything. A parent's sweeper finds its end in time.
+            found = None
         parent = None if found is None else found.parent
         if parent is not None:
             # It may wait for this task's end.
@@ -391,9 +393,9 @@ class TaskTransitions:
         content = {"status": TaskStatus.FAILED.value, "error": reason}
         fields = move_fields(TaskStatus.FAILED, self._store.base.payloads, error=reason)
         fields["crashes"] = b"%d" % crashes
-        if dead and found is not None:
+        if dead:
             # Only as long as it is not reopened.
-            fields["dead"] = b"%d" % (found.retries + 1)
+            fields["dead"] = b"%d" % ((0 if found is None else found.retries) + 1)
         fail = partial(
             self._move,
             *(state, TaskStatus.FAILED, fields, content),
