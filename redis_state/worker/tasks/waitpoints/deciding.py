@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from redis_state import limits
-from redis_state.errors import BackendError, InvalidTransition, TokenUnknown
+from redis_state.errors import BackendError, CorruptState, InvalidTransition, TokenUnknown
 from redis_state.models import StateUpdate, TaskState, TaskStatus
 from redis_state.primitives.token import new_claim, raise_unless_won
 from redis_state.scripts import Reply, ReplyCode, TaskKeys, raw
@@ -286,10 +286,17 @@ class PauseDecisions:
 
 
 async def pause_left_ms(store: RedisStateStore, key: str) -> int:
-    """Return for how long the pause of this key may still be decided, 0 if no longer."""
+    """Return for how long the pause of this key may still be decided, 0 if no longer.
+
+    Errors: CorruptState.
+    """
     commands = store.transport.commands
-    expires, now = await asyncio.gather(commands.hget(key, "expires"), commands.time())
-    return max(0, int(expires or 0) - ms_of(now))
+    expires = store.base.scripts.read(commands.hget(key, "expires"), key, command="HGET")
+    found, now = await asyncio.gather(expires, commands.time())
+    try:
+        return max(0, int(found or 0) - ms_of(now))
+    except ValueError:
+        raise CorruptState(key, "not a pause: its end is no number") from None
 
 
 async def expire_pauses(store: RedisStateStore, session_id: str, task_id: str) -> int | None:
