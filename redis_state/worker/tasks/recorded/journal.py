@@ -109,7 +109,7 @@ class Journals:
                 flat += more
                 left = [*over, *left[JOURNAL_NAMES:]]
             if not left:
-                return flat, int(count)
+                return flat, _count(count)
 
     async def record(
         self, keys: TaskKeys, entry: str, value: bytes, *, run: Replay, lane: Lane | None = None
@@ -341,6 +341,14 @@ def _raise_unreadable(payloads: Payloads, named: Iterable[tuple[str, bytes]]) ->
         except (ValueError, TypeError) as error:
             why = f"the entry {entry!r} of its journal: {codec.reason_of(error)}"
             raise codec.DecodeError(why) from None
+
+
+def _count(written: Any) -> int:
+    """Read how many entries were written. Errors: DecodeError."""
+    try:
+        return int(written)
+    except ValueError:
+        raise codec.DecodeError("the count of entries of its journal: no number") from None
 
 
 def _texts(named: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[str, bytes]]:
