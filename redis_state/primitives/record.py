@@ -106,10 +106,14 @@ class Records:
             raise CorruptState(key, "not a record: its version or its order is no number") from None
 
     async def members(self, index: str, *, newest: int | None = None) -> list[str]:
-        """List the names in an index, what expires last first, ``newest`` of them at most."""
+        """List the names in an index, what expires last first, ``newest`` of them at most.
+
+        Errors: CorruptState.
+        """
         count = -1 if newest is None else newest
         commands = self._scripts.transport.commands
-        found: list[bytes] = await commands.zrevrange_above(index, 0, count=count)
+        reply = commands.zrevrange_above(index, 0, count=count)
+        found: list[bytes] = await self._scripts.read(reply, index, command="ZREVRANGEBYSCORE")
         return [topic_text(member) or "" for member in found]
 
     async def pages(self, index: str, *, size: int = _PAGE) -> AsyncIterator[list[str]]:
