@@ -10,7 +10,7 @@ A header has a line for each key and each argument, in their order, and one for 
     -- ARGV rows..    long: a list of any length, which stands in ``rows`` from ``rows_from`` on
     -- @lasting
 
-What a key is said to hold, such as a hash, is its type. It may be of any if "or" follows.
+The first word behind a key, such as a hash, is its type. It may be of any if "or" follows.
 """
 
 from __future__ import annotations

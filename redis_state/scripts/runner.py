@@ -151,7 +151,7 @@ class ScriptRunner:
             raise CorruptState(prepared.keys[0], f"{name} gave an unknown reply") from error
 
     async def _damaged(self, prepared: PreparedScript) -> str:
-        """Name the key of a call that is of another type than its script declares.
+        """Return the key of a call that is of another type than its script declares.
 
         The first key stands for one that cannot be found: it is repaired by now, say, or this user
         has no right to look.

@@ -61,7 +61,7 @@ class Commands:
         return self._send("EXISTS", key)
 
     def type_of(self, key: str) -> asyncio.Future[Any]:
-        """Name what a key holds; ``none`` without the key."""
+        """Read what a key holds, as the server names it; ``none`` without the key."""
         return self._send("TYPE", key)
 
     def pttl(self, key: Argument) -> asyncio.Future[Any]:

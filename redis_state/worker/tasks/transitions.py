@@ -378,7 +378,7 @@ class TaskTransitions:
         dead: bool = False,
         from_states: Iterable[TaskStatus] = (TaskStatus.RUNNING,),
     ) -> None:
-        """Fail a task, also if the updates that announce it are damaged: then nobody is told."""
+        """Fail a task. One whose updates are damaged is failed without an announcement."""
         log.error("task %r is failed: %s", task_id, reason)
         state = _named(session_id, task_id)
         try:
