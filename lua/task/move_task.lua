@@ -1,6 +1,7 @@
 -- Move a task from one state to another and publish that in its session's updates, in one step. The end
 -- of a child is recorded in its parent's journal, unless that is damaged, for as long as the parent may need it. A
--- repetition finds its write, or another status: it changes nothing.
+-- task that is given up is moved although its session's updates are damaged. A repetition finds its write, or another
+-- status: it changes nothing.
 -- KEYS task                     hash: version, write, order, status, finished, crashes, parent_order and the fields
 --   given
 -- KEYS tasks                    zset: task_id -> expiry in us
@@ -14,6 +15,7 @@
 -- ARGV mark                     of the mover's lease, '' for none
 -- ARGV from_states              the states it may be in, each between spaces
 -- ARGV release                  flag: give the lease back
+-- ARGV silent                   flag: move it also if it cannot be announced
 -- ARGV write                    id of this call
 -- ARGV ttl_ms                   int: of the task
 -- ARGV hold_ms                  int: how long a task that ends is held for the archive, 0 for none
@@ -45,7 +47,8 @@ local lost = journal_fence(lease, mark, journal)
 if lost then return lost end
 if not string.find(from_states, ' ' .. was[1] .. ' ', 1, true) then return { 'DENIED', was[1] } end
 local now = now_ms()
-announce(announcement, task_id, now)
+-- An append that is refused leaves nothing behind.
+if silent then pcall(announce, announcement, task_id, now) else announce(announcement, task_id, now) end
 -- Its worker lives, so those that died before are forgotten, unless the fields say otherwise.
 if release then redis.call('HDEL', task, 'crashes') end
 local version = record_write(task, { key = tasks, member = task_id }, write, ttl_ms, fields)

@@ -33,7 +33,7 @@
 -- Emits the update on channel
 -- @include now_ms
 -- @include is_ahead
--- @include lease_take
+-- @include lease_next
 -- @include record_write
 -- @include announce
 -- @include log_head
@@ -49,15 +49,17 @@ local now, retired = now_ms(), tonumber(was[3] or 0)
 -- Its permit may be another's. A mark from before the clock was set back says nothing of a claim made since.
 local known = is_ahead(claimed or 0, now) == is_ahead(retired, now)
 if holder ~= owner and claimed and claimed <= retired and known then return { 'DENIED', was[1] } end
--- Before the first write: what is damaged leaves the task as it is.
+-- Before the first write, as the announcement: what is damaged leaves the task and its lease as they are.
 local sent = redis.call('HMGET', steering.ids, '', topic_field(task_id))
 -- The lease of a task that waited for long is gone, but not its epoch.
-if was[4] then redis.call('HSETNX', lease, 'epoch', was[4]) end
-local epoch, left_ms = lease_take(lease, owner, lease_ms, ttl_ms, now)
+local epoch, left_ms = lease_next(lease, owner, now, was[4])
 if not epoch then return { 'HELD', left_ms } end
 if not again then
   announcement.row = string.gsub(announcement.row, ',0%]$', string.format(',%.0f]', epoch))
   announce(announcement, task_id, now)
+end
+lease_write(lease, owner, epoch, lease_ms, ttl_ms, now)
+if not again then
   redis.call('HINCRBY', task, 'attempts', 1)
   if was[1] == 'RUNNING' and holder ~= '' then redis.call('HINCRBY', task, 'crashes', 1) end
   record_write(task, { key = tasks, member = task_id }, write, ttl_ms, fields)

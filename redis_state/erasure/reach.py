@@ -71,7 +71,10 @@ class Reach:
         commands = store.transport.commands
         for start in range(0, len(records), _TOGETHER):
             some = records[start : start + _TOGETHER]
-            read = [commands.hget(each, "archived") for each in some]
+            read = [
+                store.base.scripts.read(commands.hget(each, "archived"), each, command="HGET")
+                for each in some
+            ]
             if any(await asyncio.gather(*read)):
                 return True
         return False

@@ -125,7 +125,7 @@ class SessionErasure:
                 report.count("artifacts", int(key.rest.startswith("blob:")))
             elif what and key.kind not in LOGS:
                 report.count(what)
-        for name, rows in zip(logs, await self._each(self._commands.xlen, logs), strict=True):
+        for name, rows in zip(logs, await self._each(self._length, logs), strict=True):
             kind = next(key.kind for key in found.keys if key.name == name)
             report.count(class_of(kind) or kind, int(rows))
         report.count("memories", len(found.memories))
@@ -148,7 +148,7 @@ class SessionErasure:
         # A session may have more of them than the memory holds.
         for start in range(0, len(hashes), _TOGETHER):
             some = hashes[start : start + _TOGETHER]
-            for flat in await self._each(self._commands.hgetall, some):
+            for flat in await self._each(self._fields, some):
                 # A name may stand in two parts of a job.
                 fields = with_whole_job(dict(zip(flat[::2], flat[1::2], strict=True)))
                 for value in fields.values():
@@ -390,6 +390,17 @@ class SessionErasure:
         ]
         if there:
             await self._scripts.zrem(index, *there)
+
+    async def _length(self, key: str) -> int:
+        """Count the rows of a log. Errors: CorruptState."""
+        rows: int = await self._scripts.read(self._commands.xlen(key), key, command="XLEN")
+        return rows
+
+    async def _fields(self, key: str) -> list[bytes]:
+        """Read a hash: its fields and values in turn. Errors: CorruptState."""
+        reply = self._commands.hgetall(key)
+        flat: list[bytes] = await self._scripts.read(reply, key, command="HGETALL")
+        return flat
 
     async def _each(self, call: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:
         """Make a call for each value, some at once."""

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from redis_state.errors import LeaseLost, VersionConflict
+from redis_state.errors import CorruptState, LeaseLost, VersionConflict
 from redis_state.models.version import Version
 from redis_state.scripts import Fence, ReplyCode, Scripts, topic_text
 
@@ -97,14 +97,23 @@ class Records:
         return reply.word is ReplyCode.OK
 
     async def load(self, key: str) -> Stored | None:
-        """Return the record, or None if there is none."""
-        return stored(await self._scripts.transport.commands.hgetall(key))
+        """Return the record, or None if there is none. Errors: CorruptState."""
+        commands = self._scripts.transport.commands
+        flat = await self._scripts.read(commands.hgetall(key), key, command="HGETALL")
+        try:
+            return stored(flat)
+        except ValueError:
+            raise CorruptState(key, "not a record: its version or its order is no number") from None
 
     async def members(self, index: str, *, newest: int | None = None) -> list[str]:
-        """List the names in an index, what expires last first, ``newest`` of them at most."""
+        """List the names in an index, what expires last first, ``newest`` of them at most.
+
+        Errors: CorruptState.
+        """
         count = -1 if newest is None else newest
         commands = self._scripts.transport.commands
-        found: list[bytes] = await commands.zrevrange_above(index, 0, count=count)
+        reply = commands.zrevrange_above(index, 0, count=count)
+        found: list[bytes] = await self._scripts.read(reply, index, command="ZREVRANGEBYSCORE")
         return [topic_text(member) or "" for member in found]
 
     async def pages(self, index: str, *, size: int = _PAGE) -> AsyncIterator[list[str]]:

@@ -9,6 +9,8 @@ A header has a line for each key and each argument, in their order, and one for 
     -- ARGV fields..  a list: whatever follows. Another may stand before it, which is then counted
     -- ARGV rows..    long: a list of any length, which stands in ``rows`` from ``rows_from`` on
     -- @lasting
+
+The first word behind a key, such as a hash, is its type. It may be of any if "or" follows.
 """
 
 from __future__ import annotations
@@ -24,6 +26,9 @@ _PROPERTY = re.compile(r"^-- @(each|once|idempotent|lasting|reading)[ \t]*\n", r
 _DECLARATION = re.compile(r"^-- (?:KEYS|ARGV)\b.*$", re.MULTILINE)
 _INPUT = re.compile(
     r"-- (KEYS|ARGV) +([a-z]\w*(?:\.[a-z]\w*)?)(\.\.)? +(?:(int|flag|long):(?= ))?[^\n]*\S[^\n]*"
+)
+_TYPE = re.compile(
+    r"-- KEYS +\S+ +(?:long: )?(hash|list|set|stream|string|zset)(?:e?s)?\b(?!: or )"
 )
 _WRITTEN = {"": "{}", "int": "tonumber({})", "flag": "{} == '1'"}
 # Behind how many of its own a script that runs once is given the key of its reply, and how long
@@ -113,7 +118,8 @@ def parse(script: str, text: str) -> tuple[Header, str]:
             raise ConfigError(f"{script}: write '-- KEYS name  meaning', not {line!r}")
         kind, name, dots, written = declared.groups()
         inputs = header.keys if kind == "KEYS" else header.arguments
-        inputs.append(Input(name, written or "", bool(dots)))
+        held = _TYPE.match(line)
+        inputs.append(Input(name, written or "", bool(dots), held.group(1) if held else ""))
     for problem in (*_problems(header), *_kind_problems(header)):
         raise ConfigError(f"{script}: {problem}")
     return header, _PROPERTY.sub("", text)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections import Counter
 from collections.abc import Awaitable, Coroutine
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeAlias, TypeVar
 
-from redis_state.errors import CommandRefused, CorruptState, RedisStateError
+from redis_state.errors import CommandRefused, CorruptState
 from redis_state.models.version import Version
 from redis_state.scripts.binding import script
 from redis_state.transport.keys import call_key
@@ -20,6 +21,12 @@ from redis_state.transport.wire.script import Script
 
 T = TypeVar("T")
 
+# What a script, or a command of one, says of a value that nobody of the library has written.
+_UNFIT = re.compile(
+    r"attempt to (?:perform|compare|index|concatenate|get|call) .*?(?= \(script |$)"
+    r"|bad argument #\d+ to '\w+'"
+    r"|(?:hash )?value is not (?:an integer|a (?:valid )?float)"
+)
 # How much later than its caller's deadline a call may reach a server that had stopped for a while.
 _LATE_MS = 60_000
 
@@ -84,7 +91,9 @@ class ScriptRunner:
         try:
             return await reply
         except CommandRefused as error:
-            raise _corrupt(error, key, command) from error
+            if not _is_of_another_type(error):
+                raise
+            raise _corrupt(key, command) from error
 
     def _run_once(
         self, script: Script, keys: tuple[str, ...], arguments: tuple[Argument, ...]
@@ -124,7 +133,14 @@ class ScriptRunner:
         try:
             reply: Any = await self._send(prepared, more)
         except CommandRefused as error:
-            raise _corrupt(error, prepared.keys[0], prepared.script.name) from error
+            name = prepared.script.name
+            if _is_of_another_type(error):
+                raise _corrupt(await self._damaged(prepared), name) from error
+            if met := _UNFIT.search(str(error)):
+                # Which key it was in the server does not say.
+                unfit = f"{name} found a value that does not belong, here or in a key beside it"
+                raise CorruptState(prepared.keys[0], f"{unfit}: {met.group()}") from error
+            raise
         try:
             word = _WORDS[reply[0]]
             if word is ReplyCode.LOST:
@@ -134,8 +150,24 @@ class ScriptRunner:
             name = prepared.script.name
             raise CorruptState(prepared.keys[0], f"{name} gave an unknown reply") from error
 
+    async def _damaged(self, prepared: PreparedScript) -> str:
+        """Return the key of a call that is of another type than its script declares.
 
-def _corrupt(error: CommandRefused, key: str, name: str) -> RedisStateError:
-    if "WRONGTYPE" not in str(error):
-        return error
+        The first key stands for one that cannot be found: it is repaired by now, say, or this user
+        has no right to look.
+        """
+        declared = prepared.script.types_of(prepared.keys)
+        asked = [self.transport.commands.type_of(key) for key in declared]
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        for (key, kind), held in zip(declared.items(), found, strict=True):
+            if isinstance(held, bytes) and held.decode() not in (kind, "none"):
+                return key
+        return prepared.keys[0]
+
+
+def _is_of_another_type(error: CommandRefused) -> bool:
+    return "WRONGTYPE" in str(error)
+
+
+def _corrupt(key: str, name: str) -> CorruptState:
     return CorruptState(key, f"{name} found a key of another type")

@@ -60,6 +60,12 @@ class DecodeError(ValueError):
         self.reason = reason
 
 
+def reason_of(error: Exception) -> str:
+    """Return why something could not be read, without quoting it: else the kind of the error."""
+    # The text of a validation error quotes the payload.
+    return str(error) if isinstance(error, DecodeError) else type(error).__name__
+
+
 def encode(value: Any) -> bytes:
     """Write ``value`` as compact JSON. Never raises; see `redis_state.serialization.lossy`."""
     if value is None:

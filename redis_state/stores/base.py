@@ -171,8 +171,7 @@ class Base:
 
     def set_aside(self, scope: str, place: str, data: bytes, error: Exception) -> None:
         """Count something unreadable, once, and keep a copy for 7 days, without waiting for it."""
-        # The text of a validation error quotes the payload: the kind of the error must do.
-        reason = str(error) if isinstance(error, codec.DecodeError) else type(error).__name__
+        reason = codec.reason_of(error)
         noticed = (scope, place, hash(data))
         if noticed in self.noticed:
             return

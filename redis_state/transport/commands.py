@@ -20,7 +20,7 @@ from redis_state.transport.wire.resp import Argument, Command, PackedCommand, pa
 # What they are, for the rights of a user.
 COMMANDS = (
     *("EXISTS", "GET", "GETEX", "HEXISTS", "HGET", "HGETALL", "HMGET", "INFO", "PING", "PTTL"),
-    *("SCAN", "SET", "TIME", "UNLINK", "XLEN", "XRANGE", "ZCARD", "ZRANGE"),
+    *("SCAN", "SET", "TIME", "TYPE", "UNLINK", "XLEN", "XRANGE", "ZCARD", "ZRANGE"),
     *("ZRANGEBYLEX", "ZRANGEBYSCORE", "ZREVRANGE", "ZREVRANGEBYLEX", "ZREVRANGEBYSCORE"),
     *("ZSCAN", "ZSCORE", "SPUBLISH"),
 )
@@ -59,6 +59,10 @@ class Commands:
     def exists(self, key: str) -> asyncio.Future[Any]:
         """Return 1 if the key exists, else 0."""
         return self._send("EXISTS", key)
+
+    def type_of(self, key: str) -> asyncio.Future[Any]:
+        """Read what a key holds, as the server names it; ``none`` without the key."""
+        return self._send("TYPE", key)
 
     def pttl(self, key: Argument) -> asyncio.Future[Any]:
         """Return what is left of a lifetime in ms; -1 without one, -2 without the key."""

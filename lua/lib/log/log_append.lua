@@ -21,9 +21,9 @@ local function log_append(log, id, row, now)
   if n == first then first_ms = at end
   if prolonged then expires = string.format('%.0f', now + ttl_ms + math.floor(ttl_ms / 2)) end
   if n == first or prolonged then rest = string.format(' %s %s %s %s', first, first_ms, expires, before_ms) end
-  log_row(log, was, rest, n, at, id, row, index)
+  local is_new = log_row(log, was, rest, n, at, id, row, index)
   -- Of a log that is held, `first_ms` is until when.
-  local ends = prolonged and (first_ms - expires > 0 and first_ms or expires)
+  local ends = (prolonged or is_new) and (first_ms - expires > 0 and first_ms or expires)
   if ends then for _, key in ipairs({ log.rows, log.ids }) do redis.call('PEXPIREAT', key, ends) end end
   local held, late = number - first + 1, now - first_ms > ttl_ms and not log.keeps_old
   local over = held > log.max_rows and log_over(held, log.max_rows)

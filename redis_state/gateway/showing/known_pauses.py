@@ -48,12 +48,16 @@ async def read_known(
     if not is_pause_id(pause_id):
         return None
     key = token_key(store, pause_id)
-    found = await store.transport.commands.hmget(key, *_FIELDS)
+    reply = store.transport.commands.hmget(key, *_FIELDS)
+    found = await store.base.scripts.read(reply, key, command="HMGET")
     owner, state, about, actor, at, decision, form = found
     if not owner:
         return None
-    session_id, task_id, entry = codec.decode(owner)
-    facts = as_object(about or b"{}")
+    try:
+        session_id, task_id, entry = codec.decode(owner)
+        facts = as_object(about or b"{}")
+    except (ValueError, TypeError) as error:
+        raise CorruptState(key, f"not a pause: {codec.reason_of(error)}") from None
     revealed = bool(facts.get("revealed"))
     if not revealed and not hidden:
         return None

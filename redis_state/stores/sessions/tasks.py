@@ -252,7 +252,9 @@ class TaskStore:
         task out of the index.
         """
         keys = self.keys(session_id, task_id)
-        ours = await self._base.scripts.transport.commands.hexists(keys.task, "job")
+        scripts = self._base.scripts
+        reply = scripts.transport.commands.hexists(keys.task, "job")
+        ours = await scripts.read(reply, keys.task, command="HEXISTS")
         await self._base.scripts.clear_task(
             keys,
             children=self._base.keys.children(session_id, task_id),

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 
 class Input(NamedTuple):
-    """A key or an argument of a script: its name, the kind of an argument, whether it is a list."""
+    """A key or an argument of a script: its name, the kind of an argument, whether it is a list.
+
+    ``type`` is what a key holds, as the server names it; empty if that may be anything.
+    """
 
     name: str
     kind: str = ""
     is_list: bool = False
+    type: str = ""
 
 
 # Compared by identity: neighbours in a batch are, and what is packed is remembered by its script.
@@ -41,3 +46,18 @@ class Script:
     reading: bool = False
     keys: tuple[Input, ...] = ()
     arguments: tuple[Input, ...] = ()
+
+    def types_of(self, keys: Sequence[str]) -> dict[str, str]:
+        """Return what the keys of one call hold, as the script declares it.
+
+        A key that stands for one which the call does not have is left out.
+        """
+        declared = list(self.keys)
+        if self.once:
+            declared.insert(1, Input("", type="string"))
+        if declared and declared[-1].is_list:
+            declared += declared[-1:] * (len(keys) - len(declared))
+        found: dict[str, str] = {}
+        for key, given in zip(keys, declared, strict=False):
+            found.setdefault(key, given.type)
+        return {key: kind for key, kind in found.items() if kind}

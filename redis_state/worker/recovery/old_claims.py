@@ -8,10 +8,11 @@ is paused or gone is a permit no more. Its worker is about to end the claim, or 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import defaultdict
 from collections.abc import Sequence
 
-from redis_state.errors import BackendError
+from redis_state.errors import BackendError, CorruptState
 from redis_state.models import TaskStatus
 from redis_state.primitives.watchlist.watchlist import WatchList
 from redis_state.store import RedisStateStore
@@ -21,6 +22,8 @@ from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery.permits import queue_again
 from redis_state.worker.tasks.moves import CHECK_LATEST_MS
 from redis_state.worker.tasks.transitions import TaskTransitions
+
+log: logging.Logger = logging.getLogger(__name__)
 
 
 class OldClaims:
@@ -69,12 +72,13 @@ class OldClaims:
     async def release(self, claims: Sequence[OldClaim]) -> list[QueueState]:
         """Queue what was claimed and not started; return what the queue had of it.
 
+        A task whose record is damaged keeps its claim: the watch list has it until it is repaired.
         After a failure all claims are to be inspected once more. Errors: BackendError.
         """
-        looked = await asyncio.gather(*(self._store.tasks.look(*claim.task) for claim in claims))
-        found = list(zip(claims, looked, strict=True))
+        looked = await asyncio.gather(*(self._look(claim) for claim in claims))
+        found = [each for each in looked if each is not None]
         await self._end([each for each in found if each[1] is None or _has_no_claim(each[1])])
-        ours = [task for task in looked if task is not None and task.ours]
+        ours = [task for _, task in found if task is not None and task.ours]
         running = (
             self._watch.bring_forward(
                 watch_entry(task.session_id, task.task_id),
@@ -88,6 +92,14 @@ class OldClaims:
         return await queue_again(
             *(self._store, self._transitions, self._queue, waiting), patience_ms=self._patience_ms
         )
+
+    async def _look(self, claim: OldClaim) -> tuple[OldClaim, TaskStatusView | None] | None:
+        try:
+            return claim, await self._store.tasks.look(*claim.task)
+        except CorruptState as damage:
+            log.warning("the claim of task %r is kept: %s", claim.task[1], damage)
+            await self._watch.bring_forward(watch_entry(*claim.task), delay_ms=CHECK_LATEST_MS)
+            return None
 
     async def _end(self, found: Sequence[tuple[OldClaim, TaskStatusView | None]]) -> None:
         """End claims of tasks that were inspected after they had been listed: later ones stay."""

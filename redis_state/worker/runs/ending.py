@@ -9,6 +9,7 @@ from typing import Any
 from redis_state.errors import (
     BackendError,
     CommandRefused,
+    CorruptState,
     InvalidTransition,
     LeaseLost,
     StoreFull,
@@ -23,6 +24,7 @@ from redis_state.worker.runs.waiting import until_written
 from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
 from redis_state.worker.tasks.children.cancelling import CancelCascade
 from redis_state.worker.tasks.children.children import ChildTasks
+from redis_state.worker.tasks.dead_letters import unreadable
 from redis_state.worker.tasks.execution.inbox import Inbox
 from redis_state.worker.tasks.handed_back import HandedBack, handed_back_for
 from redis_state.worker.tasks.started import StartedRun
@@ -96,12 +98,16 @@ class RunEnd:
         return handed_back_for(trouble, started.handed_back, done=started.replay.done)
 
     async def hand_back(self) -> None:
-        """Make the task PENDING for another run.
+        """Make the task PENDING for another run; fail it if what is damaged does not allow that.
 
         Errors: LeaseLost, InvalidTransition; BackendError.
         """
-        await self._transitions.finish_run(self._started, TaskStatus.PENDING)
-        self.ended = Ended.HANDED_OVER
+        try:
+            await self._transitions.finish_run(self._started, TaskStatus.PENDING)
+        except CorruptState as damage:
+            await self._give_up(unreadable(damage))
+        else:
+            self.ended = Ended.HANDED_OVER
 
     async def take_back(self) -> None:
         """Make the task PENDING as if it had not been started: this process is to stop."""

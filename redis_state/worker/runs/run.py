@@ -303,10 +303,7 @@ class TaskRun:
         try:
             again_s = await self._end.write(*outcome, self._trouble())
         except (JournalRewound, CorruptState) as rewound:
-            # The next run reads what is there. What is damaged ends it.
-            log.warning("task %r begins again: %s", self._task_id, rewound)
-            await self._end.hand_back()
-            raise RunAgain(defer_s=AGAIN_S) from None
+            await self._begin_again(rewound)
         except LeaseLost as lost:
             log.warning("task %r was taken over, this run is dropped: %s", self._task_id, lost)
             self._end.ended, self._end.lost = Ended.DROPPED, True
@@ -322,6 +319,16 @@ class TaskRun:
                 await self._end.cancel_children(hard=self._hard_cancelled)
         finally:
             self._inbox.close(TaskCancelled("the run is over"))
+
+    async def _begin_again(self, why: BackendError) -> None:
+        """Leave the task to a run that reads what is there. Errors: RunAgain.
+
+        What is damaged ends that run, or this one if it cannot even hand the task back.
+        """
+        log.warning("task %r begins again: %s", self._task_id, why)
+        await self._end.hand_back()
+        if self._end.ended is Ended.HANDED_OVER:
+            raise RunAgain(defer_s=AGAIN_S)
 
     def _trouble(self) -> BaseException | None:
         """Return what ended the run, or stopped it while it undid what was done."""

@@ -12,6 +12,7 @@ from time import monotonic
 
 from redis_state.errors import (
     BackendError,
+    CorruptState,
     InvalidTransition,
     LeaseLost,
     NoConnection,
@@ -36,6 +37,8 @@ log: logging.Logger = logging.getLogger(__name__)
 _UNREADABLE_S = 5.0
 # So is one that another version of the library has written. Not all at the same moment.
 _LEFT_S = (5.0, 15.0)
+# One whose record or lease is none cannot even be failed: it waits for the repair.
+_DAMAGED_S = 30.0
 
 
 async def run_task(
@@ -80,7 +83,7 @@ async def run_task(
         raise RunAgain(defer_s=_UNREADABLE_S) from None
     except BackendError as error:
         log.warning("task %r is tried again: %s", job.task_id, error)
-        raise RunAgain(defer_s=AGAIN_S) from None
+        raise RunAgain(defer_s=_DAMAGED_S if isinstance(error, CorruptState) else AGAIN_S) from None
     except Exception:
         log.exception("task %r is tried again", job.task_id)
         raise RunAgain(defer_s=config.lease_s) from None

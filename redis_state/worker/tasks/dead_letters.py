@@ -23,5 +23,5 @@ async def record_dead(store: RedisStateStore, session_id: str, task_id: str) -> 
 def unreadable(error: Exception) -> str:
     """Return why a task cannot be read. The text of what its author wrote is left out."""
     name = type(error).__name__
-    said = f": {error}" if isinstance(error, BackendError) else ""
+    said = f": {error}" if isinstance(error, (BackendError, codec.DecodeError)) else ""
     return f"the task cannot be read: {name}{said}"

@@ -180,13 +180,15 @@ def _read(
 
 
 def number_in(fields: Mapping[str, bytes], name: str) -> int:
-    """Return a number of a record, as scripts write it."""
-    return int(fields.get(name, 0))
+    """Read a count; 0 for one that is damaged: who reads the whole record finds that."""
+    try:
+        return int(fields.get(name) or 0)
+    except ValueError:
+        return 0
 
 
 def handed_back_of(fields: Mapping[str, bytes]) -> HandedBack:
     """Return how often a task was handed back, whatever else of it cannot be read."""
-    # By the script: it is a number, whatever else is damaged.
     retry = number_in(fields, "retries")
     try:
         return HandedBack.read(fields.get("handed_back"), retry=retry)

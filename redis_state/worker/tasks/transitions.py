@@ -38,7 +38,7 @@ from redis_state.models import (
 )
 from redis_state.primitives.lease import HeldLease, Leases, new_owner
 from redis_state.primitives.record import fields_of, new_write_id
-from redis_state.scripts import ReplyCode, TaskKeys
+from redis_state.scripts import Reply, ReplyCode, TaskKeys
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
 from redis_state.stores.sessions.task_status import TaskStatusView
@@ -66,6 +66,7 @@ MAX_CRASHES = 3
 
 _DEAD_LETTER_LEASE_MS = 10_000
 _OUTCOMES = (TaskStatus.COMPLETE, TaskStatus.FAILED)
+_UNFINISHED = (TaskStatus.PENDING, TaskStatus.RUNNING)
 
 # Renews a lease in a block, and calls back once if it is lost.
 KeepLease: TypeAlias = Callable[
@@ -106,8 +107,9 @@ class TaskTransitions:
         One that more than ``max_crashes`` holders in a row left that way is failed instead. With
         ``claimed`` it is not started if that claim was retired, see `retire`. ``keep`` renews the
         lease while its journal and its input are read, which may take longer than the lease lasts.
-        One of which a part is damaged is a dead letter; `retry` continues it once that is repaired.
-        Errors: PayloadUnreadable, PayloadStoreUnavailable: it is PENDING again.
+        One of which a part is damaged, or what its start is announced in, is a dead letter; `retry`
+        continues it once that is repaired. Errors: PayloadUnreadable, PayloadStoreUnavailable: it
+        is PENDING again; CorruptState for a record or a lease that is none.
         """
         keys = self._store.tasks.keys(session_id, task_id)
         update = NewUpdate(
@@ -116,23 +118,24 @@ class TaskTransitions:
             update_type=UpdateType.STATUS_CHANGE,
             content={"status": TaskStatus.RUNNING.value, "worker": worker},
         )
-        reply = await self._scripts.start_task(
-            keys,
-            move_fields(TaskStatus.RUNNING) | {"worker": worker.encode()} | format_fields(),
-            owner=owner,
-            lease_ms=lease_ms,
-            write=new_write_id(),
-            ttl_ms=self._store.tasks.ttl_ms(TaskStatus.RUNNING.value),
-            # The script writes the epoch that it gives.
-            announcement=announcement(self._store, update, run=0),
-            steering=self._store.steering.keys(session_id),
-            reads=latest_read(),
-            claimed=None if claimed is None else int(claimed),
-        )
-        if reply.word is ReplyCode.HELD:
-            return NotStarted("held", left_ms=int(reply.facts[0]))
+        try:
+            reply = await self._scripts.start_task(
+                keys,
+                move_fields(TaskStatus.RUNNING) | {"worker": worker.encode()} | format_fields(),
+                owner=owner,
+                lease_ms=lease_ms,
+                write=new_write_id(),
+                ttl_ms=self._store.tasks.ttl_ms(TaskStatus.RUNNING.value),
+                # The script writes the epoch that it gives.
+                announcement=announcement(self._store, update, run=0),
+                steering=self._store.steering.keys(session_id),
+                reads=latest_read(),
+                claimed=None if claimed is None else int(claimed),
+            )
+        except CorruptState as damage:
+            return await self._fail_unstarted(session_id, task_id, owner, damage)
         if reply.word is not ReplyCode.OK:
-            return NotStarted(reply.text(0) if reply.facts else "missing")
+            return _refused(reply)
         epoch, flat, recorded, steered, dropped = reply.facts
         held = HeldLease(keys.lease, owner, int(epoch))
         fields = fields_of(flat)
@@ -161,6 +164,25 @@ class TaskTransitions:
         except (CorruptState, CommandRefused, ValueError, TypeError, KeyError) as error:
             return await self._leave_unread(session_id, task_id, held, fields, error)
         return NotStarted("held") if losses else started
+
+    async def _fail_unstarted(
+        self, session_id: str, task_id: str, owner: str, damage: CorruptState
+    ) -> NotStarted:
+        """Fail a task whose start is refused by what is damaged. Errors: CorruptState.
+
+        Under a lease, as any end of a task that another worker may start at the same moment.
+        """
+        leases = self._leases()
+        lease = self._store.tasks.keys(session_id, task_id).lease
+        held = await leases.take(lease, duration_ms=_DEAD_LETTER_LEASE_MS, owner=owner)
+        if isinstance(held, int):
+            return NotStarted("held", left_ms=held)
+        reason = unreadable(damage)
+        try:
+            await self._dead_letter(session_id, task_id, held, reason, from_states=_UNFINISHED)
+        finally:
+            await leases.release(held)
+        return NotStarted(reason)
 
     async def _leave_unread(
         self,
@@ -304,7 +326,7 @@ class TaskTransitions:
         It takes a lease of its own, so an owner that is alive after all cannot write any more.
         Return False, and do nothing, if another run owns the task or the task does not run.
         """
-        leases = Leases(self._scripts, keep_ms=ms(self._store.settings.active_task_ttl))
+        leases = self._leases()
         lease = self._store.tasks.keys(session_id, task_id).lease
         held = await leases.acquire(lease, duration_ms=_DEAD_LETTER_LEASE_MS, owner=new_owner())
         if held is None:
@@ -325,8 +347,18 @@ class TaskTransitions:
         state = started.state
         await self._dead_letter(state.session_id, state.task_id, started.held, reason)
 
+    def _leases(self) -> Leases:
+        return Leases(self._scripts, keep_ms=ms(self._store.settings.active_task_ttl))
+
     async def _dead_letter(
-        self, session_id: str, task_id: str, held: HeldLease, reason: str, *, crashes: int = 0
+        self,
+        session_id: str,
+        task_id: str,
+        held: HeldLease,
+        reason: str,
+        *,
+        crashes: int = 0,
+        from_states: Iterable[TaskStatus] = (TaskStatus.RUNNING,),
     ) -> None:
         """List a task as a dead letter, then fail it.
 
@@ -334,7 +366,12 @@ class TaskTransitions:
         shows failed tasks only, and who finds it next repeats both.
         """
         await record_dead(self._store, session_id, task_id)
-        await self._give_up(session_id, task_id, held, reason, crashes=crashes, dead=True)
+        await self._give_up(
+            *(session_id, task_id, held, reason),
+            crashes=crashes,
+            dead=True,
+            from_states=from_states,
+        )
 
     async def _give_up(
         self,
@@ -345,10 +382,16 @@ class TaskTransitions:
         *,
         crashes: int = 0,
         dead: bool = False,
+        from_states: Iterable[TaskStatus] = (TaskStatus.RUNNING,),
     ) -> None:
+        """Fail a task. One whose updates are damaged is failed without an announcement."""
         log.error("task %r is failed: %s", task_id, reason)
         state = _named(session_id, task_id)
-        found = await self._store.tasks.look(session_id, task_id)
+        try:
+            found = await self._store.tasks.look(session_id, task_id)
+        except CorruptState:
+            # What is damaged of it may be anything. A parent's sweeper finds its end in time.
+            found = None
         parent = None if found is None else found.parent
         if parent is not None:
             # It may wait for this task's end.
@@ -356,22 +399,26 @@ class TaskTransitions:
         content = {"status": TaskStatus.FAILED.value, "error": reason}
         fields = move_fields(TaskStatus.FAILED, self._store.base.payloads, error=reason)
         fields["crashes"] = b"%d" % crashes
-        if dead and found is not None:
+        if dead:
             # Only as long as it is not reopened.
-            fields["dead"] = b"%d" % (found.retries + 1)
+            fields["dead"] = b"%d" % ((0 if found is None else found.retries) + 1)
+        fail = partial(
+            self._move,
+            *(state, TaskStatus.FAILED, fields, content),
+            mark=held.fence.mark,
+            run=Replay(held),
+            release=True,
+            from_states=from_states,
+            parent=parent,
+            ended=_end(TaskStatus.FAILED, None, reason),
+            steered=True,
+        )
         with suppress(LeaseLost, InvalidTransition):
-            await self._move(
-                state,
-                TaskStatus.FAILED,
-                fields,
-                content,
-                mark=held.fence.mark,
-                run=Replay(held),
-                release=True,
-                parent=parent,
-                ended=_end(TaskStatus.FAILED, None, reason),
-                steered=True,
-            )
+            try:
+                await fail()
+            except CorruptState as damage:
+                log.error("the end of task %r is not announced: %s", task_id, damage)  # noqa: TRY400 - it is no bug
+                await fail(silent=True)
 
     async def _give_back(
         self,
@@ -405,6 +452,7 @@ class TaskTransitions:
         mark: bytes = b"",
         run: Replay | None = None,
         release: bool = False,
+        silent: bool = False,
         from_states: Iterable[TaskStatus] = (TaskStatus.RUNNING,),
         parent: str | None = None,
         ended: Mapping[str, Any] | None = None,
@@ -420,6 +468,7 @@ class TaskTransitions:
             mark=mark,
             from_states=[name.value for name in from_states],
             release=release,
+            silent=silent,
             write=write,
             ttl_ms=self._store.tasks.ttl_ms(status.value),
             hold_ms=self._store.tasks.hold_ms(status.value),
@@ -445,6 +494,12 @@ class TaskTransitions:
 
     def _keys(self, state: TaskState) -> TaskKeys:
         return self._store.tasks.keys(state.session_id, state.task_id)
+
+
+def _refused(reply: Reply) -> NotStarted:
+    if reply.word is ReplyCode.HELD:
+        return NotStarted("held", left_ms=int(reply.facts[0]))
+    return NotStarted(reply.text(0) if reply.facts else "missing")
 
 
 def _died(workers: int) -> str:

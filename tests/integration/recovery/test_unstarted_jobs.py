@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 pytest.importorskip("arq", reason="needs the worker extra")
@@ -79,6 +81,32 @@ async def test_what_a_worker_claimed_and_never_started_is_given_to_another(
     async with pool(store, {"answer": _answer}) as client:
         assert (await client.wait(SESSION, task, timeout_s=60)).result == 42
         assert await statuses(store, task) == ["PENDING", "RUNNING", "COMPLETE"]
+
+
+async def test_a_claimed_task_whose_record_is_damaged_holds_up_no_other(
+    store: RedisStateStore,
+) -> None:
+    damaged, other = await submitted(store), await submitted(store)
+    for task in (damaged, other):
+        await queued_as(store, task)
+        await claimed(store, task)
+        await forget_entry(store, watch_entry(SESSION, task))
+    record = store.base.keys.task(SESSION, damaged)
+    was = await send(store, "HGET", record, "version")
+    await send(store, "HSET", record, "version", "x")
+    sweeper = sweeper_of(store)
+
+    async def released(task: str) -> bool:
+        await sweeper.run_once()
+        return f"{SESSION}/{task}:0" in await queued(store)
+
+    await eventually(partial(released, other), "the claim of the other is old enough")
+    assert await queued(store) == [f"{SESSION}/{other}:0"]
+    # It is looked at again, and so found once it is repaired.
+    assert await entry_in_ms(store, watch_entry(SESSION, damaged)) is not None
+    await send(store, "HSET", record, "version", was)
+    await make_due(store, watch_entry(SESSION, damaged))
+    await eventually(partial(released, damaged), "the repaired one is queued again")
 
 
 async def test_claims_of_tasks_that_run_are_left_alone_and_those_of_others_are_ended(

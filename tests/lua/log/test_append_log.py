@@ -162,11 +162,15 @@ async def test_a_key_of_another_type_is_told_and_nothing_is_half_written(
     was = await ids_hash(scripts, log)
     await ask(scripts, "SET", log.rows, "x", "PX", HOUR)
     for topic in ("t", "u", None):
-        with pytest.raises(CorruptState, match="append_log found a key of another type"):
+        with pytest.raises(CorruptState, match="append_log found a key of another type") as told:
             await append(scripts, log, "b", topic=topic)
+        assert told.value.key == log.rows
         assert await ids_hash(scripts, log) == was
     await ask(scripts, "DEL", log.rows)
-    assert await append(scripts, log, "b", topic="t", ttl_ms=2 * HOUR) == ok(1, 2)
+    assert await append(scripts, log, "b", topic="t") == ok(1, 2)
+    # The new stream lives as long as what the log knows of itself.
+    rows_left, ids_left = await lives(scripts, log.rows, log.ids)
+    assert 0 < rows_left <= ids_left <= rows_left + 1_000
 
 
 @pytest.mark.role("any", why="it makes users")

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import pytest
+
+from redis_state.errors import CorruptState
 from redis_state.scripts import Reply, ReplyCode, Scripts
 from redis_state.transport.keys import Keys
 from tests.support.scripts.keys import task_keys
-from tests.support.scripts.logs import rows_of
+from tests.support.scripts.logs import append, rows_of
 from tests.support.scripts.replies import HOUR, ask, clock_ms, clock_passes, fields, lives, no
 from tests.support.scripts.tasks import epoch_of, make_task, start
 
@@ -92,6 +95,35 @@ async def test_a_task_of_a_later_format_is_not_started(scripts: Scripts, keys: K
     assert await fields(scripts, task.task) == before
     assert await ask(scripts, "EXISTS", task.lease, keys.updates("s").ids) == 0
     assert (await start(scripts, keys, task, reads=2)).word is ReplyCode.OK
+
+
+async def test_a_start_that_cannot_be_announced_leaves_nothing_behind(
+    scripts: Scripts, keys: Keys
+) -> None:
+    task, log, steering = task_keys(keys), keys.updates("s"), keys.steering("s")
+    await make_task(scripts, task, "PENDING")
+    await ask(scripts, "HSET", task.task, "epoch", 5)
+    await append(scripts, log, "a")
+    before = await fields(scripts, task.task)
+    for damaged in (log.rows, log.ids, steering.ids):
+        await ask(scripts, "SET", damaged, "x", "PX", HOUR)
+        with pytest.raises(CorruptState) as told:
+            await start(scripts, keys, task)
+        assert told.value.key == damaged
+        assert await fields(scripts, task.task) == before
+        assert await ask(scripts, "EXISTS", task.lease) == 0
+        await ask(scripts, "DEL", damaged)
+    assert (await start(scripts, keys, task)).word is ReplyCode.OK
+
+
+async def test_the_epoch_that_a_record_remembers_is_below_that_of_its_start(
+    scripts: Scripts, keys: Keys
+) -> None:
+    task = task_keys(keys)
+    await make_task(scripts, task, "PENDING")
+    known = await clock_ms(scripts) + HOUR
+    await ask(scripts, "HSET", task.task, "epoch", known)
+    assert (await start(scripts, keys, task)).facts[0] == known + 1
 
 
 async def test_a_task_in_another_state_is_left_alone(scripts: Scripts, keys: Keys) -> None:

@@ -52,13 +52,25 @@ async def run_once(
     lease_s: float = 60.0,
 ) -> TaskState:
     """Run a task once; return it as it then is."""
+    await run_unread(store, handler, steps=steps, task_id=task_id, lease_s=lease_s)
+    state = await store.tasks.load(SESSION, task_id)
+    assert state is not None
+    return state
+
+
+async def run_unread(
+    store: RedisStateStore,
+    handler: Handler,
+    *,
+    steps: StepPolicy | None = None,
+    task_id: str = TASK,
+    lease_s: float = 60.0,
+) -> None:
+    """Run a task once, also one that cannot be read behind it."""
     leases = Leases(store.base.scripts, keep_ms=60_000)
     terms = RunConfig({"h": handler}, "worker", lease_s, 60.0, 70.0, leases, steps=steps)
     with suppress(RunAgain):
         await run_task(store, terms, JobPayload(SESSION, task_id), queue="q")
-    state = await store.tasks.load(SESSION, task_id)
-    assert state is not None
-    return state
 
 
 async def run_to_the_end(

@@ -155,13 +155,35 @@ def preamble(folder: Path, header: str) -> list[str]:
     return [line for line in text.partition("\nbody\n")[0].splitlines() if line[:2] != "--"]
 
 
+def test_a_script_knows_what_the_keys_of_a_call_hold(folder: Path) -> None:
+    header = (
+        "-- KEYS a  hash: its fields\n"
+        "-- KEYS b  stream of rows\n"
+        "-- KEYS c  string: or a hash, list or zset\n"
+        "-- KEYS d  zset; another key without one\n"
+        "-- KEYS e..  long: hashes: records\n"
+    )
+    preamble(folder, header)
+    script = load(folder)
+    held = {"1": "hash", "2": "stream", "4": "zset", "5": "hash", "6": "hash"}
+    assert script.types_of(["1", "2", "3", "4", "5", "6"]) == held
+    # The first key stands for one that this call does not have.
+    assert script.types_of(["1", "2", "3", "1"]) == {"1": "hash", "2": "stream"}
+
+
+def test_the_reply_of_a_call_that_runs_once_stands_behind_its_first_key(folder: Path) -> None:
+    preamble(folder, "-- @once\n-- KEYS a  zset: of it\n-- KEYS b  hash: of it\n")
+    held = {"1": "zset", "call": "string", "2": "hash"}
+    assert load(folder).types_of(["1", "call", "2"]) == held
+
+
 def test_inputs_get_their_names_and_kinds(folder: Path) -> None:
     header = "-- KEYS a  hash: b\n--   and more\n-- ARGV b  int: of it\n-- ARGV c  flag: it is\n"
     assert preamble(folder, header) == [
         "local a, b, c = KEYS[1], tonumber(ARGV[1]), ARGV[2] == '1'"
     ]
     script = load(folder)
-    assert script.keys == (Input("a"),)
+    assert script.keys == (Input("a", type="hash"),)
     assert script.arguments == (Input("b", "int"), Input("c", "flag"))
     assert preamble(folder, "") == []
 

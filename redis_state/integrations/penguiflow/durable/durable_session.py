@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from typing import Any
+from typing import Any, Literal
 
 from penguiflow.sessions.models import ContextPatch, MergeStrategy
 from penguiflow.state import StateUpdate, SteeringEvent
@@ -180,7 +180,7 @@ class DurableSession(GroupSession):
         self,
         group_id: str,
         *,
-        action: Literal[apply, reject] = "apply",
+        action: Literal["apply", "reject"] = "apply",
         strategy: MergeStrategy | None = None,
     ) -> bool:
         """Decide on the patches of a group that wait. The group is reported if this applied one."""

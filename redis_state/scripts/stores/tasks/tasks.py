@@ -77,6 +77,7 @@ class TaskScripts(ScriptRunner):
         mark: bytes,
         from_states: Words,
         release: bool,
+        silent: bool = False,
         write: str,
         ttl_ms: int,
         hold_ms: int = 0,
@@ -86,7 +87,8 @@ class TaskScripts(ScriptRunner):
     ) -> PendingReply:
         """OK version epoch | DENIED status | LOST epoch | REWOUND entries | MISSING.
 
-        ``ended`` is a child's end, as its ``parent`` notes it.
+        ``ended`` is a child's end, as its ``parent`` notes it. A ``silent`` move does without the
+        announcement if that is refused.
         """
 
     @script

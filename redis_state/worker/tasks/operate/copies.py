@@ -31,6 +31,7 @@ from redis_state.models.attributes import Attributes
 from redis_state.models.tasks import FOREGROUND, new_id, utc_now
 from redis_state.primitives.record import Stored, new_write_id
 from redis_state.scripts import Reply, ReplyCode, raw
+from redis_state.serialization import codec
 from redis_state.serialization.payloads import Sealed
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.job_parts import job_of
@@ -60,6 +61,7 @@ class Source:
     task_input: Any
     queue: str | None
     attributes: Attributes
+    format: Mapping[str, bytes]
     archived: ArchivedTask | None = None
 
     def key_in(self, session_id: str) -> str:
@@ -150,6 +152,7 @@ class Copies:
                 task_input=read_input(payloads, record.fields, job, of=of),
                 queue=record.fields.get("queue", b"").decode("utf-8", "surrogatepass") or None,
                 attributes=attributes_of(record.fields),
+                format=format_of_copy(record.fields),
             )
         except (ValueError, KeyError, TypeError) as error:
             key = self._store.tasks.keys(session_id, task_id).task
@@ -207,9 +210,7 @@ class Copies:
         except (ValueError, TypeError, KeyError) as error:
             if isinstance(error, InvalidField):
                 raise
-            raise CorruptState(
-                keys.journal, f"a note cannot be read: {type(error).__name__}"
-            ) from None
+            raise CorruptState(keys.journal, codec.reason_of(error)) from None
         key = source.key_in(session_id)
         in_turn = key.startswith(IN_TURN)
         fields = new_fields(
@@ -223,7 +224,7 @@ class Copies:
             sent=sent,
         )
         fields |= {"forked_from": write_link(session_id, task_id, kept.before)}
-        fields |= format_of_copy(source.record.fields)
+        fields |= source.format
         order: int | None = source.record.order
         if source.archived is not None:
             kept, order = await self._brought(source.archived, kept, journal), None

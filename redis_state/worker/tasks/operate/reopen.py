@@ -166,7 +166,7 @@ class Reopening:
         keys = self._store.tasks.keys(session_id, task_id)
         try:
             state = self._store.tasks.read(session_id, task_id, record)
-            journal, _ = await self._journals.read(keys)
+            journal = await self._journal(keys)
             if is_undone(journal):
                 raise RetryRefused(task_id, _UNDONE)
             why = await self._why(state, journal)
@@ -180,9 +180,8 @@ class Reopening:
             steps = len(steps_of(journal)) - len(joins)
             ended = joined_children(journal, (entry for entry, _ in steps_of(journal)))
         except (ValueError, TypeError, KeyError) as error:
-            raise CorruptState(
-                keys.task, f"the task cannot be read: {type(error).__name__}"
-            ) from None
+            why = f"the task cannot be read: {codec.reason_of(error)}"
+            raise CorruptState(keys.task, why) from None
         left_out = {ended[entry] for entry in joins}
         return _RetryPlan(
             view=view,
@@ -193,6 +192,12 @@ class Reopening:
             void=await self._steering(session_id, task_id),
             children=await self._plan_children(view, left_out, kept={*ended.values()} - left_out),
         )
+
+    async def _journal(self, keys: TaskKeys) -> dict[str, Any]:
+        try:
+            return (await self._journals.read(keys))[0]
+        except (ValueError, TypeError) as error:
+            raise CorruptState(keys.journal, codec.reason_of(error)) from None
 
     async def _why(self, state: TaskState, journal: Mapping[str, Any]) -> str:
         """Return why a task has failed, where its retry depends on that.

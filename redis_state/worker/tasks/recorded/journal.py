@@ -109,7 +109,7 @@ class Journals:
                 flat += more
                 left = [*over, *left[JOURNAL_NAMES:]]
             if not left:
-                return flat, int(count)
+                return flat, _count(count)
 
     async def record(
         self, keys: TaskKeys, entry: str, value: bytes, *, run: Replay, lane: Lane | None = None
@@ -211,7 +211,11 @@ def read_entries(
 ) -> dict[str, Any]:
     """Read the entries of a journal. See `Journals.read`."""
     named = list(named)
-    found = {entry: _read_entry(payloads, entry, note) for entry, note in named}
+    try:
+        found = {entry: _read_entry(payloads, entry, note) for entry, note in named}
+    except (ValueError, TypeError):
+        _raise_unreadable(payloads, named)
+        raise
     if whole and payloads.met_unreadable:
         for entry, note in named:
             payloads.need_all(note, of=f"task {task_id!r}", field=entry)
@@ -327,6 +331,24 @@ def _outer_steps(entry: str) -> Iterable[str]:
     path = entry.partition(":")[2]
     places = [place for place, sign in enumerate(path) if sign == "/"]
     return (_STEP + path[:place] for place in places if _INSIDE.match(path, place + 1))
+
+
+def _raise_unreadable(payloads: Payloads, named: Iterable[tuple[str, bytes]]) -> None:
+    """Errors: DecodeError, which names the first entry that cannot be read."""
+    for entry, note in named:
+        try:
+            _read_entry(payloads, entry, note)
+        except (ValueError, TypeError) as error:
+            why = f"the entry {entry!r} of its journal: {codec.reason_of(error)}"
+            raise codec.DecodeError(why) from None
+
+
+def _count(written: Any) -> int:
+    """Read how many entries were written. Errors: DecodeError."""
+    try:
+        return int(written)
+    except ValueError:
+        raise codec.DecodeError("the count of entries of its journal: no number") from None
 
 
 def _texts(named: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[str, bytes]]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from redis_state import limits
-from redis_state.errors import InvalidField
+from redis_state.errors import CorruptState, InvalidField
 from redis_state.models import TaskState, TaskStatus
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
@@ -116,9 +116,15 @@ async def _behind(
 
 
 async def _load(store: RedisStateStore, member: bytes) -> TaskState | None:
-    """Return a task that is dead; None for what was not failed after it was listed, or is gone."""
+    """Return a task that is dead; None for what was not failed after it was listed, or is gone.
+
+    And for one whose record cannot be read: `inspect` says why.
+    """
     session_id, task_id = codec.decode(member)
-    found = await store.tasks.look(session_id, task_id)
+    try:
+        found = await store.tasks.look(session_id, task_id)
+    except CorruptState:
+        return None
     if found is None or found.status is not TaskStatus.FAILED:
         return None
     if not found.crashes:

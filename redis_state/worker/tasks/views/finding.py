@@ -270,9 +270,10 @@ class Verified:
     async def _one(self, listed: _Listed) -> TaskSummary | None:
         session_id, task_id = listed.session_id, listed.task_id
         key = self._store.base.keys.task(session_id, task_id)
-        values = await self._store.transport.commands.hmget(key, *_FIELDS)
-        record = picked(_FIELDS, values)
+        reply = self._store.transport.commands.hmget(key, *_FIELDS)
         try:
+            values = await self._store.base.scripts.read(reply, key, command="HMGET")
+            record = picked(_FIELDS, values)
             if record is None or "status" not in record.fields:
                 self._gone(listed)
                 return None

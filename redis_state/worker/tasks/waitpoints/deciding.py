@@ -286,7 +286,8 @@ class PauseDecisions:
 async def pause_left_ms(store: RedisStateStore, session_id: str, digest: str) -> int:
     """Return for how long a pause of the session may still be decided, 0 if no longer.
 
-    It is never longer than the pause's length, also if the server's clock was set back.
+    It is never longer than the pause's length, also if the server's clock was set back. Errors:
+    CorruptState.
     """
     key, tasks = token_key_of(store, session_id, digest), store.base.keys.tasks(session_id)
     reply = await store.base.scripts.pause_left(key, tasks=tasks)

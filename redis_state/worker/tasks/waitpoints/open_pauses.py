@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeAlias
 
-from redis_state.errors import TokenUnknown
+from redis_state.errors import CorruptState, TokenUnknown
 from redis_state.serialization import codec
 from redis_state.serialization.payloads import Sealed
 from redis_state.serialization.rows import as_object
@@ -173,14 +173,14 @@ class PauseReading:
         """
         found: list[ListedPause] = []
         async for keys in self._slices():
-            requested = [self._commands.hmget(key, "opened", "timer") for key in keys]
+            names = ("opened", "timer")
+            tokens = await self._tokens(keys, whole=False, names=names)
             gone: list[str] = []
-            for key, answer in zip(keys, requested, strict=True):
-                opened, timer = await answer
-                if opened is None:
+            for key, token in tokens.items():
+                if token["opened"] is None:
                     gone.append(key)
-                elif timer is None:
-                    found.append(ListedPause(list_place(int(opened), key), key))
+                elif token["timer"] is None:
+                    found.append(ListedPause(list_place(int(token["opened"]), key), key))
             await self._remove(dict.fromkeys(gone))
         return found
 
@@ -231,25 +231,48 @@ class PauseReading:
         if not keys:
             return []
         now = ms_of(await self._commands.time())
-        if whole:
-            requested = [self._commands.hgetall(key) for key in keys]
-            tokens = [_whole(await answer) for answer in requested]
-        else:
-            requested = [self._commands.hmget(key, *_TOKEN_FIELDS) for key in keys]
-            tokens = [_fields(_TOKEN_FIELDS, await answer) for answer in requested]
-        owners = [token["task"] for token in tokens if token["task"]]
+        tokens = await self._tokens(keys, whole=whole)
+        owners = [token["task"] for token in tokens.values() if token["task"]]
         tasks = await self._tasks(owners, (*_TASK_FIELDS, *(JOB_FIELDS if whole else ())))
         found: list[_Found] = []
         closed: dict[str, tuple[str, str] | None] = {}
-        for key, token in zip(keys, tokens, strict=True):
+        for key, token in tokens.items():
             owner = _owner(token["task"]) if token["task"] else None
-            task = tasks[owner] if owner else None
+            task = tasks.get(owner) if owner else None
+            if owner and task is None:
+                continue
             if task is None or not _is_open(token, task):
                 closed[key] = owner
             elif int(token["expires"]) > now and token["timer"] is None:
                 found.append(_Found(key, token, task, now))
         await self._remove(closed)
         return found
+
+    async def _tokens(
+        self, keys: Sequence[str], *, whole: bool, names: Sequence[str] = _TOKEN_FIELDS
+    ) -> dict[str, Fields]:
+        """Read tokens by their keys. What is damaged is set aside, and stays on the list."""
+        requested = [
+            self._commands.hgetall(key) if whole else self._commands.hmget(key, *names)
+            for key in keys
+        ]
+        command = "HGETALL" if whole else "HMGET"
+        found: dict[str, Fields] = {}
+        for key, answer in zip(keys, requested, strict=True):
+            try:
+                held = await self._store.base.scripts.read(answer, key, command=command)
+                token = _whole(held) if whole else _fields(names, held)
+                _check(token)
+            except CorruptState as error:
+                self._set_aside(key, codec.DecodeError(error.problem))
+            except (ValueError, TypeError) as error:
+                self._set_aside(key, error)
+            else:
+                found[key] = token
+        return found
+
+    def _set_aside(self, key: str, error: Exception) -> None:
+        self._store.base.set_aside(key.rpartition(":")[2], "pause", b"", error)
 
     async def _remove(self, closed: Mapping[str, tuple[str, str] | None]) -> None:
         """Take tokens off the list. Those that are gone have no task."""
@@ -277,7 +300,14 @@ class PauseReading:
             task: self._commands.hmget(keys.task(*task), *names)
             for task in {_owner(owner) for owner in owners}
         }
-        return {task: _fields(names, await answer) for task, answer in requested.items()}
+        found: dict[tuple[str, str], Fields] = {}
+        for task, answer in requested.items():
+            # What is none is not asked for anything: its pause stays on the list.
+            with suppress(CorruptState):
+                key = keys.task(*task)
+                held = await self._store.base.scripts.read(answer, key, command="HMGET")
+                found[task] = _fields(names, held)
+        return found
 
     def _pause(self, token: Fields, task: Fields) -> OpenPause | None:
         session_id, task_id, entry = codec.decode(token["task"])
@@ -329,6 +359,17 @@ def _fields(names: Sequence[str], values: Sequence[Any]) -> Fields:
 def _owner(owner: bytes) -> tuple[str, str]:
     session_id, task_id, _ = codec.decode(owner)
     return session_id, task_id
+
+
+def _check(token: Fields) -> None:
+    """Errors: ValueError, TypeError for what no token has."""
+    if token.get("task"):
+        _owner(token["task"])
+    if token.get("state") == b"open":
+        int(token["expires"])
+        int(token["opened"])
+    elif token["opened"] is not None:
+        int(token["opened"])
 
 
 def _schema(form: Any) -> dict[str, Any]:

@@ -86,18 +86,23 @@ async def find_pause(
 ) -> FoundPause:
     """Find a pause by its token; by its id only if it is revealed.
 
-    It must belong to the session and the task, if they are given. Errors: TokenUnknown.
+    It must belong to the session and the task, if they are given. Errors: TokenUnknown;
+    CorruptState.
     """
     key = token_key(store, token)
-    owner, state, about, form, approvals = await store.transport.commands.hmget(
-        key, "task", "state", "payload", "schema", "approvals"
-    )
+    reply = store.transport.commands.hmget(key, "task", "state", "payload", "schema", "approvals")
+    held = await store.base.scripts.read(reply, key, command="HMGET")
+    owner, state, about, form, approvals = held
     if not owner:
         raise TokenUnknown(expired=False)
-    session, task, entry = codec.decode(owner)
+    try:
+        session, task, entry = codec.decode(owner)
+        revealed = not is_pause_id(token) or as_object(about or b"{}").get("revealed")
+    except (ValueError, TypeError) as error:
+        raise CorruptState(key, f"not a pause: {codec.reason_of(error)}") from None
     if session_id not in (None, session) or task_id not in (None, task):
         raise TokenUnknown(expired=False)
-    if is_pause_id(token) and not as_object(about or b"{}").get("revealed"):
+    if not revealed:
         raise TokenUnknown(expired=False)
     is_open, votes = state == b"open", approvals is not None
     return FoundPause(key, session, task, entry, is_open, votes, about, form)

@@ -1,0 +1,78 @@
+"""A damaged pause says so to whoever asks for it, hides no other, and is decided once repaired."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("arq", reason="needs the worker extra")
+
+from redis_state import RedisStateStore
+from redis_state.errors import CorruptState
+from redis_state.gateway.showing.known_pauses import read_known
+from redis_state.models import TaskStatus
+from redis_state.worker.tasks.waitpoints.deciding import expire_pauses
+from redis_state.worker.tasks.waitpoints.open_pauses import pauses_older_than
+from redis_state.worker.tasks.waitpoints.pause_tokens import token_key
+from tests.support.processes.pools import SESSION, becomes, open_token, pool
+from tests.support.tasks.runs import TASK
+from tests.support.tasks.waitpoints import ask
+
+OTHER = "other"
+
+
+async def send(store: RedisStateStore, *command: str | bytes | int) -> Any:
+    return await store.transport.sender.send(*command, repeatable=True)
+
+
+def field(name: str, value: bytes) -> Callable[[str], tuple[str | bytes | int, ...]]:
+    return lambda key: ("HSET", key, name, value)
+
+
+DAMAGES: dict[str, Callable[[str], tuple[str | bytes | int, ...]]] = {
+    "another type": lambda key: ("SET", key, "x", "PX", 60_000),
+    "no end": lambda key: ("HDEL", key, "expires"),
+    "an end that is no number": field("expires", b"x"),
+    "a task that is not JSON": field("task", b"x"),
+    "a task that is none": field("task", b"[1]"),
+    "content that is not JSON": field("payload", b"{"),
+}
+
+
+@pytest.mark.parametrize("damage", list(DAMAGES))
+@pytest.mark.role("any", why="it damages a key")
+async def test_a_damaged_pause_hides_no_other_and_is_decided_once_it_is_repaired(
+    store: RedisStateStore, damage: str
+) -> None:
+    async with pool(store, {"ask": ask}) as client:
+        for task in (TASK, OTHER):
+            await client.submit("ask", session_id=SESSION, task_id=task)
+            await becomes(client, task, TaskStatus.PAUSED)
+        token = await open_token(store, TASK)
+        key = token_key(store, token)
+        kept = await send(store, "DUMP", key)
+        await send(store, *DAMAGES[damage](key))
+
+        assert [pause.task_id for pause in await client.pauses()] == [OTHER]
+        assert [pause.task_id for pause in await client.pauses(SESSION)] == [OTHER]
+        for session_id in (None, SESSION):
+            page = await client.list_pauses(session_id)
+            assert [pause.task_id for pause in page.pauses] == [OTHER]
+        assert sum(await pauses_older_than(store, [0])) >= 1
+        with pytest.raises(CorruptState):
+            await client.approve(token)
+        if damage in ("another type", "an end that is no number"):
+            with pytest.raises(CorruptState, match=f"^{key.replace('{', '.').replace('}', '.')}: "):
+                await expire_pauses(store, SESSION, TASK)
+        if "task" in damage or "JSON" in damage or "type" in damage:
+            with pytest.raises(CorruptState) as told:
+                await read_known(store, token)
+            assert told.value.key == key
+
+        await send(store, "RESTORE", key, 60_000, kept, "REPLACE")
+        assert {pause.task_id for pause in await client.pauses()} == {TASK, OTHER}
+        for task in (TASK, OTHER):
+            await client.approve(await open_token(store, task))
+            assert (await client.wait(SESSION, task, timeout_s=30)).status is TaskStatus.COMPLETE
