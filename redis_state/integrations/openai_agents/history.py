@@ -10,6 +10,7 @@ turns has ended it.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import cast
 
 from agents import TResponseInputItem
 from agents.memory import (
@@ -60,9 +61,11 @@ class RunHistory(SessionABC):
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
         """Return the newest items, in order."""
         limit = resolve_session_limit(limit, self.session_settings)
+        if limit is not None and limit <= 0:
+            return []
         before = [] if self._cleared else await self._earlier(limit)
         items = [*before, *self._added]
-        return items if limit is None else items[-limit:] if limit > 0 else []
+        return items if limit is None else items[-limit:]
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
         """Add items, for `save`."""
@@ -96,15 +99,29 @@ class RunHistory(SessionABC):
             raise TaskHandedBack(str(busy)) from None
 
     async def _earlier(self, limit: int | None) -> list[TResponseInputItem]:
-        if limit not in self._before:
+        """Return at least so many of the newest items of before, without those taken away."""
+        items = self._known(None if limit is None else limit + self._popped)
+        if items is None:
+            items = self._before[limit] = await self._read(limit)
+        return items[: max(len(items) - self._popped, 0)]
 
-            async def read() -> list[TResponseInputItem]:
-                return await self._session.get_items(limit)
+    def _known(self, limit: int | None) -> list[TResponseInputItem] | None:
+        """Return what has been read, if it is enough: a later read has what others have added."""
+        for most, items in self._before.items():
+            has_all = most is None or len(items) < most
+            if has_all or (limit is not None and limit <= most):
+                return items
+        return None
 
-            place = self._scope.place("session", str(limit))
-            self._before[limit], _ = await do_unit(self._scope, "load the session", place, read)
-        items = self._before[limit]
-        return items[: len(items) - self._popped]
+    async def _read(self, limit: int | None) -> list[TResponseInputItem]:
+        async def read() -> list[TResponseInputItem]:
+            return await self._session.get_items(limit)
+
+        name = "load the session"
+        # The SDK reads behind a failed request too, which a later run does not make again.
+        self._scope.ctx.pass_keyed_steps(name)
+        found, _ = await do_unit(self._scope, name, self._scope.place("session", str(limit)), read)
+        return cast("list[TResponseInputItem]", found)
 
     async def _save(self) -> None:
         # In one turn: a busy session is refused before anything of it is taken away.
