@@ -108,8 +108,7 @@ class RunHistory(SessionABC):
     def _known(self, limit: int | None) -> list[TResponseInputItem] | None:
         """Return what has been read, if it is enough: a later read has what others have added."""
         for most, items in self._before.items():
-            has_all = most is None or len(items) < most
-            if has_all or (limit is not None and limit <= most):
+            if most is None or len(items) < most or (limit is not None and limit <= most):
                 return items
         return None
 
