@@ -42,7 +42,13 @@ async def test_a_retry_does_not_read_the_session_as_the_failed_run_did(
         return await get_items(history, limit)
 
     class Hooks(RunHooks[Any]):
-        async def on_tool_end(self, _context: Any, _agent: Any, tool: Any, _result: Any) -> None:
+        async def on_tool_end(
+            self,
+            context: Any,  # noqa: ARG002 - theirs
+            agent: Any,  # noqa: ARG002 - theirs
+            tool: Any,
+            result: Any,  # noqa: ARG002 - theirs
+        ) -> None:
             if tool.name == "look":
                 looked.set()
 
