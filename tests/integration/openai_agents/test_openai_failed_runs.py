@@ -44,10 +44,10 @@ async def test_a_retry_does_not_read_the_session_as_the_failed_run_did(
     class Hooks(RunHooks[Any]):
         async def on_tool_end(
             self,
-            context: Any,  # noqa: ARG002 - theirs
-            agent: Any,  # noqa: ARG002 - theirs
+            context: Any,
+            agent: Any,
             tool: Any,
-            result: Any,  # noqa: ARG002 - theirs
+            result: Any,
         ) -> None:
             if tool.name == "look":
                 looked.set()
