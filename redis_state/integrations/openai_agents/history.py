@@ -23,7 +23,7 @@ from agents.memory import (
 )
 from agents.memory.session_settings import SessionSettings, resolve_session_limit
 
-from redis_state.errors import InvalidField, SessionBusy
+from redis_state.errors import InvalidField, LeaseLost, SessionBusy
 from redis_state.integrations.agent_runs.running import do_unit
 from redis_state.integrations.agent_runs.scopes import AgentScope, named_once
 from redis_state.integrations.openai_agents.session import RedisStateSession, turn_in
@@ -86,14 +86,24 @@ class RunHistory(SessionABC):
         self._cleared, self._popped, self._added = True, 0, []
 
     async def save(self) -> None:
-        """Write what the run has changed, once. Errors: TaskHandedBack if the session is busy."""
+        """Write what the run has changed, once.
+
+        Errors: TaskHandedBack if the session is busy, or another run has taken its claim.
+        """
         if not (self._cleared or self._popped or self._added):
             return
         await self._write("save the session", "saved", self._save)
 
     async def _write(self, name: str, place: str, work: Callable[[], Awaitable[None]]) -> None:
+        async def once() -> None:
+            try:
+                await work()
+            except LeaseLost:
+                # That of the session: this process stood still, or the server's history went back.
+                raise SessionBusy(self.session_id) from None
+
         try:
-            await do_unit(self._scope, name, self._scope.place(place), work)
+            await do_unit(self._scope, name, self._scope.place(place), once)
         except SessionBusy as busy:
             # Another run is in it for longer than a write waits. This one has only to be saved.
             raise TaskHandedBack(str(busy)) from None
