@@ -24,7 +24,7 @@ from agents.memory import (
 from agents.memory.session_settings import SessionSettings, resolve_session_limit
 
 from redis_state.errors import InvalidField, LeaseLost, SessionBusy
-from redis_state.integrations.agent_runs.running import do_unit
+from redis_state.integrations.agent_runs.running import do_unit, end_run
 from redis_state.integrations.agent_runs.scopes import AgentScope, named_once
 from redis_state.integrations.openai_agents.session import RedisStateSession, turn_in
 from redis_state.serialization import codec
@@ -106,7 +106,10 @@ class RunHistory(SessionABC):
             await do_unit(self._scope, name, self._scope.place(place), once)
         except SessionBusy as busy:
             # Another run is in it for longer than a write waits. This one has only to be saved.
-            raise TaskHandedBack(str(busy)) from None
+            handed_back = TaskHandedBack(str(busy))
+            # The SDK would tell the model of it, if this run is in a tool.
+            end_run(self._scope, handed_back)
+            raise handed_back from None
 
     async def _earlier(self, limit: int | None) -> list[TResponseInputItem]:
         """Return at least so many of the newest items of before, without those taken away."""
