@@ -10,7 +10,7 @@ under a key that every run of the task makes again.
 - The task's lease fences what the handler writes (`fence`). What several tasks share needs a lease
   of its own: `langgraph.threads.claims` is an example.
 - `keyed_branch`, `pass_keyed_branches` and `pass_keyed_pauses` are for a host that resumes from a
-  state of its own.
+  state of its own. `pass_keyed_steps` is for steps whose keys a fork does not have.
 
 `docs/guides/new-host.md` has an adapter in 30 lines. `redis_state.testing.conformance` checks one.
 """

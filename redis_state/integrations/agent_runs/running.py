@@ -7,9 +7,13 @@ from collections.abc import Awaitable, Callable
 from functools import wraps
 from typing import Any, TypeAlias
 
+from redis_state.errors import BackendError, CorruptState
 from redis_state.integrations.agent_runs.scopes import AgentScope, AgentsOfTask, entered
 from redis_state.integrations.agent_runs.units import ended_by
-from redis_state.worker import Handler, RetryPolicy, TaskContext, retried
+from redis_state.worker import Handler, RetryPolicy, TaskContext, TaskHandedBack, retried
+
+# Not the handler's failure: a later run does it.
+_HANDED_BACK = (BackendError, TaskHandedBack)
 
 Work: TypeAlias = Callable[[], Awaitable[object]]
 
@@ -29,8 +33,14 @@ def with_agents(
 
     @wraps(handler)
     async def run(ctx: TaskContext) -> Any:
-        with entered(scope(ctx)):
-            result = await handler(ctx)
+        try:
+            with entered(scope(ctx)):
+                result = await handler(ctx)
+        except Exception as error:
+            # An SDK may have made an error of its own of what ended the run.
+            if isinstance(ctx.inbox.over, _HANDED_BACK):
+                raise ctx.inbox.over from error
+            raise
         # What ended the run may have been handled by a hook of an agent, as an error of its own.
         ctx.inbox.raise_if_over()
         return result
@@ -71,19 +81,39 @@ async def do_unit(
     TaskCancelled, LeaseLost.
     """
     ran = False
+    own: list[BaseException] = []
 
     async def attempt() -> object:
         nonlocal ran
         ran = True
-        # Each attempt counts what is in it from the start.
-        with entered(AgentScope(scope.run, place)):
-            if not cuts:
-                return await work()
-            async with ended_by(scope.ctx.inbox):
-                return await work()
+        try:
+            # Each attempt counts what is in it from the start.
+            with entered(AgentScope(scope.run, place)):
+                if not cuts:
+                    return await work()
+                async with ended_by(scope.ctx.inbox):
+                    return await work()
+        except BaseException as error:
+            own.append(error)
+            raise
 
     async with scope.run.units.one():
-        found = await scope.ctx.keyed_step(
-            name, place, attempt if policy is None else retried(attempt, policy)
-        )
+        try:
+            found = await scope.ctx.keyed_step(
+                name, place, attempt if policy is None else retried(attempt, policy)
+            )
+        except _HANDED_BACK as error:
+            # Its record was refused. What an earlier run has failed with, the agent may handle.
+            if ran and error not in own:
+                end_run(scope, error)
+            raise
     return found, ran
+
+
+def end_run(scope: AgentScope, error: BackendError | TaskHandedBack) -> None:
+    """End the run by what hands its task back, also if a framework makes something else of it.
+
+    It may become a text for the model, or an error that would fail the task.
+    """
+    if not isinstance(error, CorruptState):
+        scope.ctx.inbox.close(error)

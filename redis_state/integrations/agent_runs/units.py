@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from typing import cast
 
@@ -85,6 +85,8 @@ async def ended_by(inbox: Inbox) -> AsyncGenerator[None, None]:
     The block runs in the caller's asyncio task, as in `asyncio.timeout`.
     """
     own = cast("asyncio.Task[object]", asyncio.current_task())
+    # Others' cancellations, which somebody has handled.
+    before = own.cancelling()
     ended = False
 
     async def watch() -> None:
@@ -101,13 +103,19 @@ async def ended_by(inbox: Inbox) -> AsyncGenerator[None, None]:
     try:
         yield
         if ended:
-            # Takes the cancellation that came after the block's last wait.
+            # Takes the cancellation that came after the block's last wait. The block may have
+            # handled it.
             await asyncio.sleep(0)
+            raise asyncio.CancelledError  # noqa: TRY301 - handled as one that came at a wait
     except BaseException as error:
-        if ended and (own.uncancel() == 0 or not isinstance(error, asyncio.CancelledError)):
+        if ended and (own.uncancel() <= before or not isinstance(error, asyncio.CancelledError)):
             inbox.raise_if_over()
         raise
     finally:
         watching.cancel()
-        with suppress(asyncio.CancelledError):
+        try:
             await asyncio.wait({watching})
+        except asyncio.CancelledError:
+            # That of `watch` may come here, behind the reason. All others are for the caller.
+            if own.cancelling() > before:
+                raise

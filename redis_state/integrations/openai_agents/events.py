@@ -12,6 +12,8 @@ from typing import Any, Self
 
 from agents.items import TResponseStreamEvent
 
+from redis_state.errors import BackendError
+from redis_state.integrations.agent_runs.running import end_run
 from redis_state.integrations.agent_runs.scopes import joined
 from redis_state.integrations.agent_runs.texts import OpenTexts
 from redis_state.integrations.openai_agents.terms import AgentRun
@@ -70,7 +72,11 @@ async def publish_tool(run: AgentRun, place: str, about: dict[str, Any]) -> None
         return
     kind = "result" if "result" in about else "call"
     content = {**about, "agent": run.agent}
-    await run.scope.ctx.emit(UpdateType.TOOL_CALL, content, key=joined(place, f"{kind} event"))
+    try:
+        await run.scope.ctx.emit(UpdateType.TOOL_CALL, content, key=joined(place, f"{kind} event"))
+    except BackendError as error:
+        end_run(run.scope, error)
+        raise
 
 
 def arguments_of(text: str | None) -> Any:

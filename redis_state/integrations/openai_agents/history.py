@@ -10,6 +10,7 @@ turns has ended it.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import cast
 
 from agents import TResponseInputItem
 from agents.memory import (
@@ -22,8 +23,8 @@ from agents.memory import (
 )
 from agents.memory.session_settings import SessionSettings, resolve_session_limit
 
-from redis_state.errors import InvalidField, SessionBusy
-from redis_state.integrations.agent_runs.running import do_unit
+from redis_state.errors import InvalidField, LeaseLost, SessionBusy
+from redis_state.integrations.agent_runs.running import do_unit, end_run
 from redis_state.integrations.agent_runs.scopes import AgentScope, named_once
 from redis_state.integrations.openai_agents.session import RedisStateSession, turn_in
 from redis_state.serialization import codec
@@ -60,9 +61,11 @@ class RunHistory(SessionABC):
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
         """Return the newest items, in order."""
         limit = resolve_session_limit(limit, self.session_settings)
+        if limit is not None and limit <= 0:
+            return []
         before = [] if self._cleared else await self._earlier(limit)
         items = [*before, *self._added]
-        return items if limit is None else items[-limit:] if limit > 0 else []
+        return items if limit is None else items[-limit:]
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
         """Add items, for `save`."""
@@ -83,28 +86,54 @@ class RunHistory(SessionABC):
         self._cleared, self._popped, self._added = True, 0, []
 
     async def save(self) -> None:
-        """Write what the run has changed, once. Errors: TaskHandedBack if the session is busy."""
+        """Write what the run has changed, once.
+
+        Errors: TaskHandedBack if the session is busy, or another run has taken its claim.
+        """
         if not (self._cleared or self._popped or self._added):
             return
         await self._write("save the session", "saved", self._save)
 
     async def _write(self, name: str, place: str, work: Callable[[], Awaitable[None]]) -> None:
+        async def once() -> None:
+            try:
+                await work()
+            except LeaseLost:
+                # That of the session: this process stood still, or the server's history went back.
+                raise SessionBusy(self.session_id) from None
+
         try:
-            await do_unit(self._scope, name, self._scope.place(place), work)
+            await do_unit(self._scope, name, self._scope.place(place), once)
         except SessionBusy as busy:
             # Another run is in it for longer than a write waits. This one has only to be saved.
-            raise TaskHandedBack(str(busy)) from None
+            handed_back = TaskHandedBack(str(busy))
+            # The SDK would tell the model of it, if this run is in a tool.
+            end_run(self._scope, handed_back)
+            raise handed_back from None
 
     async def _earlier(self, limit: int | None) -> list[TResponseInputItem]:
-        if limit not in self._before:
+        """Return at least so many of the newest items of before, without those taken away."""
+        items = self._known(None if limit is None else limit + self._popped)
+        if items is None:
+            items = self._before[limit] = await self._read(limit)
+        return items[: max(len(items) - self._popped, 0)]
 
-            async def read() -> list[TResponseInputItem]:
-                return await self._session.get_items(limit)
+    def _known(self, limit: int | None) -> list[TResponseInputItem] | None:
+        """Return what has been read, if it is enough: a later read has what others have added."""
+        for most, items in self._before.items():
+            if most is None or len(items) < most or (limit is not None and limit <= most):
+                return items
+        return None
 
-            place = self._scope.place("session", str(limit))
-            self._before[limit], _ = await do_unit(self._scope, "load the session", place, read)
-        items = self._before[limit]
-        return items[: len(items) - self._popped]
+    async def _read(self, limit: int | None) -> list[TResponseInputItem]:
+        async def read() -> list[TResponseInputItem]:
+            return await self._session.get_items(limit)
+
+        name = "load the session"
+        # The SDK reads behind a failed request too, which a later run does not make again.
+        self._scope.ctx.pass_keyed_steps(name)
+        found, _ = await do_unit(self._scope, name, self._scope.place("session", str(limit)), read)
+        return cast("list[TResponseInputItem]", found)
 
     async def _save(self) -> None:
         # In one turn: a busy session is refused before anything of it is taken away.

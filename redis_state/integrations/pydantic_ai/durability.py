@@ -139,7 +139,10 @@ class RedisStateDurability(BaseDurabilityCapability[AgentDepsT]):
         return conversation_id_from_run_id(run_id) if self.in_durable_context else None
 
     async def get_run_start_time(self, run_id: str) -> datetime | None:
-        """Return when a run began, for its time limit: recorded, so a replay does not extend it."""
+        """Return when a run began, for its time limit: recorded, so a replay does not extend it.
+
+        A fork has ids and times of its own.
+        """
         scope = current_scope()
         if scope is None:
             return None
@@ -147,9 +150,11 @@ class RedisStateDurability(BaseDurabilityCapability[AgentDepsT]):
         async def begins() -> str:
             return datetime.now(UTC).isoformat()
 
-        began = await run_unit(
-            scope, f"{self.name}__begins", scope.next("began", run_id, kind="began"), begins
-        )
+        name = f"{self.name}__begins"
+        if scope.ctx.forked:
+            scope.ctx.pass_keyed_steps(name)
+        place = scope.next("began", run_id, kind="began")
+        began = await run_unit(scope, name, place, begins)
         return datetime.fromisoformat(began)
 
     def get_durable_operation_backend(self) -> StepBackend:

@@ -319,6 +319,13 @@ class TaskContext(ContextMessaging, ContextPauses, ContextChildren):
             made._steps.pass_own(self._started.journal)  # noqa: SLF001 - as in `branch`
         return made
 
+    def pass_keyed_steps(self, name: str) -> None:
+        """Take the steps of earlier runs that have this name and a key as used.
+
+        For steps whose keys a later run, or a fork, need not have. Errors: InvalidField.
+        """
+        self._steps.pass_keyed(name, self._started.journal)
+
     def pass_keyed_branches(self) -> None:
         """Take what earlier runs did in keyed branches as used. Call it first in the handler.
 

@@ -137,6 +137,13 @@ class CallNames:
             if entry.partition(":")[2].startswith(self._scope.path):
                 self.pass_over(entry)
 
+    def pass_keyed(self, name: str, recorded: Iterable[str]) -> None:
+        """Take what is recorded of steps of this name that a key identifies as used."""
+        place = self._here.peek("step", name).rpartition("#")[0]
+        for entry in recorded:
+            if entry.startswith((f"step:{place}#=", f"step:{place}#~")):
+                self.pass_over(entry)
+
     def pass_keyed_branches(self, recorded: Iterable[str]) -> None:
         """Take what is recorded in keyed branches as used, and calls as made in any order."""
         self._started.order.sequential = False
