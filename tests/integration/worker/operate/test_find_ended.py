@@ -249,16 +249,23 @@ async def _costs(store: RedisStateStore, client: TaskClient) -> dict[str, tuple[
         ("end, status and handler", since | {"status": "CANCELLED", "handler": "rare"}),
         ("end and creation", since | {"created_after": LONG_AGO}),
     ]
-    for name, filters in searches:
-        before = await sent_so_far(store.transport)
-        page = await client.find(limit=20, **filters)
-        after = await sent_so_far(store.transport)
-        assert len(page.tasks) == 20
-        found[name] = after[0] - before[0], after[1] - before[1]
-    before = await sent_so_far(store.transport)
-    assert (await client.count(**since))[TaskStatus.CANCELLED] == 50
-    after = await sent_so_far(store.transport)
-    found["count"] = after[0] - before[0], after[1] - before[1]
+
+    async def page(filters: dict[str, Any]) -> None:
+        assert len((await client.find(limit=20, **filters)).tasks) == 20
+
+    async def count() -> None:
+        assert (await client.count(**since))[TaskStatus.CANCELLED] == 50
+
+    calls = {name: partial(page, filters) for name, filters in searches} | {"count": count}
+    for name, call in calls.items():
+        measured: list[tuple[int, int]] = []
+        # The lesser of two: a cluster's nodes are looked at now and then.
+        for _ in range(2):
+            before = await sent_so_far(store.transport)
+            await call()
+            after = await sent_so_far(store.transport)
+            measured.append((after[0] - before[0], after[1] - before[1]))
+        found[name] = min(measured)
     return found
 
 
