@@ -17,8 +17,8 @@ from redis_state.cli.main import MODULES
 from redis_state.rights import Role, user_rule
 from redis_state.settings import make_settings
 from redis_state.transport.keys import Keys
-from redis_state.worker.queue.job import Job
-from redis_state.worker.queue.job_format import payload_key
+from redis_state.worker.queue.jobs.job import Job
+from redis_state.worker.queue.jobs.job_format import payload_key
 from tests.guide.test_documents import DOCUMENTS
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)

@@ -98,7 +98,7 @@ async def _listed(
     queue: Queue, name: str
 ) -> AsyncGenerator[tuple[str, bytes, tuple[str, str]], None]:
     """List the first jobs and old claims of a queue: the list, its member, and the task."""
-    from redis_state.worker.queue.job import names_of, task_of  # noqa: PLC0415 - needs the extra
+    from redis_state.worker.queue.jobs.job import names_of, task_of  # noqa: PLC0415 - needs the extra
 
     commands, keys = queue.transport.commands, queue.keys(name)
     waiting: list[bytes] = await commands.zrange(keys.queue, 0, _JOBS - 1)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from redis_state.errors import BackendError, ConfigError
 from redis_state.primitives.lease import Leases, new_owner
 from redis_state.store import RedisStateStore
-from redis_state.worker.queue.job_format import CRON_PREFIX
+from redis_state.worker.queue.jobs.job_format import CRON_PREFIX
 
 if TYPE_CHECKING:
     from arq.cron import CronJob as CronJob  # noqa: PLC0414 - also for who takes cron jobs

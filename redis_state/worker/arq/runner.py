@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from arq.worker import Retry
 
-from redis_state.worker.queue.job import JobPayload, RunAgain
-from redis_state.worker.queue.job_format import RUN_TASK, deserialize, serialize
+from redis_state.worker.queue.jobs.job import JobPayload, RunAgain
+from redis_state.worker.queue.jobs.job_format import RUN_TASK, deserialize, serialize
 
 log: logging.Logger = logging.getLogger(__name__)
 

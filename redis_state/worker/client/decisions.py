@@ -11,7 +11,7 @@ from redis_state.models import TaskState, TaskStatus
 from redis_state.primitives.listed import behind_a_write
 from redis_state.store import RedisStateStore, process_name
 from redis_state.worker.observe import tracing as telemetry
-from redis_state.worker.queue.job import Job
+from redis_state.worker.queue.jobs.job import Job
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
 from redis_state.worker.tasks.waitpoints.deciders import delegate_vote

@@ -15,8 +15,8 @@ from redis_state.erasure.session import Progress
 from redis_state.errors import InvalidField
 from redis_state.models.attributes import AttributeValue
 from redis_state.store import RedisStateStore
+from redis_state.worker.queue.jobs.withdrawing import withdraw
 from redis_state.worker.queue.queue import Queue
-from redis_state.worker.queue.withdrawing import withdraw
 
 _REASON = "the session is erased"
 _PAUSE_S = 0.1

@@ -13,7 +13,7 @@ from redis_state.primitives.listed import behind_a_write
 from redis_state.stores.sessions.tasks import NO_CONTEXT
 from redis_state.worker.client.operations import TaskOperations, check_id
 from redis_state.worker.observe import tracing as telemetry
-from redis_state.worker.queue.job import Job
+from redis_state.worker.queue.jobs.job import Job
 from redis_state.worker.queue.limits import flow_key
 from redis_state.worker.tasks.new_tasks import NewTasks
 from redis_state.worker.tasks.recorded.inputs import Gathers

@@ -13,7 +13,7 @@ from redis_state.errors import InvalidField, InvalidTransition, RetryRefused
 from redis_state.models import TaskState, TaskStatus
 from redis_state.models.attributes import Attributes, check_attributes
 from redis_state.store import RedisStateStore
-from redis_state.worker.queue.job import Job
+from redis_state.worker.queue.jobs.job import Job
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.tasks.operate.bulk import (
     APPLIES,

@@ -12,7 +12,7 @@ from redis_state.models.tasks import new_id
 from redis_state.primitives.listed import behind_a_write
 from redis_state.transport.keys import is_pause_id, token_digest
 from redis_state.worker.client.decisions import ClientDecisions
-from redis_state.worker.queue.placing import place_by_record
+from redis_state.worker.queue.jobs.placing import place_by_record
 from redis_state.worker.tasks.changes import TaskChanges
 from redis_state.worker.tasks.children.cancelling import CancelCascade
 

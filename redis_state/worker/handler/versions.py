@@ -17,7 +17,7 @@ from redis_state.errors import InvalidField
 from redis_state.store import RedisStateStore
 from redis_state.worker.handler.guards import guarded, unguarded
 from redis_state.worker.observe.registry import WorkerRegistry
-from redis_state.worker.queue.parked import lane_of
+from redis_state.worker.queue.jobs.parked import lane_of
 from redis_state.worker.tasks.execution.patches import VERSION
 from redis_state.worker.tasks.started import StartedRun
 

@@ -34,7 +34,7 @@ from redis_state.worker.observe.registry import WorkerIdentity, WorkerRecord
 from redis_state.worker.observe.stats import Polls, WorkerStats, stale_writes_refused
 from redis_state.worker.pool.heartbeat import Heartbeat, HeartbeatThread
 from redis_state.worker.queue.counting import count_queues_regularly
-from redis_state.worker.queue.parked import queue_parked
+from redis_state.worker.queue.jobs.parked import queue_parked
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery.sweep_loop import sweep_regularly
 from redis_state.worker.runs.config import Handler, RunConfig

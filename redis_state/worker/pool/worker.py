@@ -28,7 +28,7 @@ from redis_state.worker.observe.stats import Polls
 from redis_state.worker.pool.heartbeat import Heartbeat
 from redis_state.worker.pool.process import WorkerConfig, WorkerProcess, need_prometheus
 from redis_state.worker.pool.serving import Serving, end_well
-from redis_state.worker.queue.job import ClaimedJob, JobPayload
+from redis_state.worker.queue.jobs.job import ClaimedJob, JobPayload
 from redis_state.worker.queue.loop import QueueLoop
 from redis_state.worker.queue.queue import DEFAULT_QUEUE, LONGEST_RUN_S, Queue
 from redis_state.worker.runs.config import Handler

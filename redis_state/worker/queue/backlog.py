@@ -14,7 +14,7 @@ from redis_state.stores.sessions.task_status import IN_TURN
 from redis_state.transport.key_groups import QueueKeys
 from redis_state.transport.key_text import unescape
 from redis_state.worker.observe.stats import QueueCounts
-from redis_state.worker.queue.job import seniority_ms, task_of
+from redis_state.worker.queue.jobs.job import seniority_ms, task_of
 from redis_state.worker.queue.limits import BACKFILL, OTHER_KEY
 
 # The job that is due for longest is looked for among so many of the first jobs, and among as many

@@ -17,8 +17,8 @@ from typing import Any
 from redis_state.errors import BackendError, NoConnection
 from redis_state.transport.subscriber import Subscription
 from redis_state.worker.observe.stats import Polls
-from redis_state.worker.queue.job import ClaimedJob, JobPayload, RunAgain
-from redis_state.worker.queue.parked import ParkedFor, ParkedJobs
+from redis_state.worker.queue.jobs.job import ClaimedJob, JobPayload, RunAgain
+from redis_state.worker.queue.jobs.parked import ParkedFor, ParkedJobs
 from redis_state.worker.queue.queue import Queue
 
 log: logging.Logger = logging.getLogger(__name__)

@@ -28,7 +28,7 @@ from redis_state.transport.keys import Keys
 from redis_state.transport.subscriber import Subscription
 from redis_state.transport.transport import Transport
 from redis_state.worker.queue.backlog import Backlog, read_backlog
-from redis_state.worker.queue.job import (
+from redis_state.worker.queue.jobs.job import (
     ClaimedJob,
     Job,
     JobPayload,
@@ -39,7 +39,7 @@ from redis_state.worker.queue.job import (
     seniority_ms,
     task_of,
 )
-from redis_state.worker.queue.job_format import payload_key, payload_of, picked_key, stated_in
+from redis_state.worker.queue.jobs.job_format import payload_key, payload_of, picked_key, stated_in
 from redis_state.worker.queue.limits import line_of
 from redis_state.worker.queue.names import QueueNames
 from redis_state.worker.queue.server import check_shared, queue_server

@@ -17,7 +17,7 @@ from redis_state.models import TaskStatus
 from redis_state.primitives.watchlist.watchlist import WatchList
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_status import TaskStatusView, watch_entry
-from redis_state.worker.queue.job import ListedClaims, OldClaim, QueueState
+from redis_state.worker.queue.jobs.job import ListedClaims, OldClaim, QueueState
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery.permits import queue_again
 from redis_state.worker.tasks.moves import CHECK_LATEST_MS

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_status import TaskStatusView
-from redis_state.worker.queue.job import Job, QueueState
-from redis_state.worker.queue.placing import place_by_record
+from redis_state.worker.queue.jobs.job import Job, QueueState
+from redis_state.worker.queue.jobs.placing import place_by_record
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.tasks.transitions import TaskTransitions
 

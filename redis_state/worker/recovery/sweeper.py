@@ -38,7 +38,7 @@ from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_status import TaskStatusView
 from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker.archiving.listing import ArchiveEntries
-from redis_state.worker.queue.job import QueueState
+from redis_state.worker.queue.jobs.job import QueueState
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery.ended_tasks import EndedTask, still_ended
 from redis_state.worker.recovery.index_repair import IndexRepair

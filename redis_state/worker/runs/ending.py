@@ -17,7 +17,7 @@ from redis_state.errors import (
 from redis_state.models import TaskStatus
 from redis_state.store import RedisStateStore
 from redis_state.worker.observe.stats import RunOutcome as Ended
-from redis_state.worker.queue.parked import ParkedFor, lane_of
+from redis_state.worker.queue.jobs.parked import ParkedFor, lane_of
 from redis_state.worker.runs.config import AGAIN_S, RunConfig
 from redis_state.worker.runs.errors import given_up
 from redis_state.worker.runs.waiting import until_written

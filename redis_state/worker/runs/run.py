@@ -29,7 +29,7 @@ from redis_state.worker.handler.context import TaskContext
 from redis_state.worker.handler.guards import GuardChecks, Spent, TaskStopped, guards_of
 from redis_state.worker.handler.versions import choose, is_served_elsewhere
 from redis_state.worker.observe.stats import RunOutcome as Ended
-from redis_state.worker.queue.job import RunAgain
+from redis_state.worker.queue.jobs.job import RunAgain
 from redis_state.worker.runs.config import AGAIN_S, RunConfig, RunOutcome
 from redis_state.worker.runs.ending import RunEnd
 from redis_state.worker.runs.errors import cause_of, failure_outcome

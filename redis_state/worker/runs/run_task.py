@@ -23,7 +23,7 @@ from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.job_parts import JOB_FIELDS, job_in
 from redis_state.worker.observe import tracing as telemetry
 from redis_state.worker.observe.stats import RunOutcome as Ended
-from redis_state.worker.queue.job import JobPayload, RunAgain, waited_s
+from redis_state.worker.queue.jobs.job import JobPayload, RunAgain, waited_s
 from redis_state.worker.runs.config import AGAIN_S, RunConfig
 from redis_state.worker.runs.run import TaskRun
 from redis_state.worker.runs.waiting import shielded

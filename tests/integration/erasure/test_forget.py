@@ -26,8 +26,8 @@ from redis_state.stores.sessions.tasks import TaskStore
 from redis_state.testing import eventually
 from redis_state.transport.keys import graph_shard, graph_task
 from redis_state.worker import Rate, Schedule, TaskClient, TaskContext
-from redis_state.worker.queue.job import Job, QueueState
-from redis_state.worker.queue.job_format import payload_key
+from redis_state.worker.queue.jobs.job import Job, QueueState
+from redis_state.worker.queue.jobs.job_format import payload_key
 from tests.support.agents.sessions import fresh
 from tests.support.erasure import fill, left_over, nothing_is_left, remains
 from tests.support.processes import children

@@ -15,7 +15,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore, Settings
 from redis_state.models import TaskStatus
-from redis_state.worker.queue.job import Job
+from redis_state.worker.queue.jobs.job import Job
 from redis_state.worker.queue.queue import Queue
 from tests.processes.workers.killed.step_worker import LARGE, STEPS
 from tests.support.processes import children

@@ -19,7 +19,7 @@ from redis_state.transport import subscriber as subscribing
 from redis_state.worker import TaskClient, TaskContext, WorkerInfo
 from redis_state.worker.observe import registry as workers
 from redis_state.worker.queue import loop as queue_loop
-from redis_state.worker.queue.job import Job
+from redis_state.worker.queue.jobs.job import Job
 from redis_state.worker.queue.queue import Queue
 from tests.support.processes.pools import (
     SESSION,

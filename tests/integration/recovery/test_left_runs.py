@@ -16,7 +16,7 @@ from redis_state.primitives.lease import Leases
 from redis_state.testing import eventually
 from redis_state.worker import Handler, TaskContext
 from redis_state.worker.observe.stats import WorkerStats
-from redis_state.worker.queue.job import JobPayload
+from redis_state.worker.queue.jobs.job import JobPayload
 from redis_state.worker.runs.config import RunConfig
 from redis_state.worker.runs.run_task import run_task
 from redis_state.worker.tasks.children.children import ChildTasks

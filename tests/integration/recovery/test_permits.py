@@ -13,7 +13,7 @@ from redis_state.errors import BackendUnavailable, LeaseLost
 from redis_state.models import TaskStatus
 from redis_state.primitives.lease import Leases, new_owner
 from redis_state.worker import TaskClient
-from redis_state.worker.queue.job import ClaimedJob, Job, QueueState
+from redis_state.worker.queue.jobs.job import ClaimedJob, Job, QueueState
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery.permits import queue_again
 from redis_state.worker.recovery.queue_history import QueueHistory

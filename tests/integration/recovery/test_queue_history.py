@@ -23,7 +23,7 @@ from redis_state.transport.cluster.node_histories import node_histories
 from redis_state.transport.cluster.slots import slot_of
 from redis_state.transport.keys import WATCH_SHARDS, Keys
 from redis_state.transport.transport import Transport
-from redis_state.worker.queue.job import Job
+from redis_state.worker.queue.jobs.job import Job
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery import queue_history
 from redis_state.worker.recovery.queue_history import QueueHistory

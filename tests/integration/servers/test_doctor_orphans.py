@@ -19,7 +19,7 @@ from redis_state.stores.sessions.task_status import watch_entry
 from redis_state.transport.cluster.slots import slot_of
 from redis_state.transport.keys import WATCH_SHARDS, Keys
 from redis_state.worker import AgentWorker, TaskContext
-from redis_state.worker.queue.job import Job
+from redis_state.worker.queue.jobs.job import Job
 from redis_state.worker.queue.queue import Queue
 from tests.support.processes.pools import serving
 from tests.support.servers.clusters import running_cluster

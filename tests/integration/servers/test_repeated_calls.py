@@ -231,8 +231,8 @@ _HARMLESS = {
     # of a session or a user that is being erased: what comes meanwhile is to go too
     ("erasure/memories.py", "unlink(key.name)"),
     ("erasure/user.py", "unlink(key.name)"),
-    ("worker/queue/withdrawing.py", "unlink(payload_key(job))"),
-    ("worker/queue/withdrawing.py", "unlink(name)"),
+    ("worker/queue/jobs/withdrawing.py", "unlink(payload_key(job))"),
+    ("worker/queue/jobs/withdrawing.py", "unlink(name)"),
     ("store.py", "unlink(key)"),  # of a namespace that nobody uses
     ("stores/a2a/page_tokens.py", "set_if_absent(key"),  # the first one stays
 }

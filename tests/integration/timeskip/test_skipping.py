@@ -35,7 +35,7 @@ from redis_state.worker import (
     retried,
 )
 from redis_state.worker.pool.heartbeat import Heartbeat
-from redis_state.worker.queue.job import Job, QueueState
+from redis_state.worker.queue.jobs.job import Job, QueueState
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.schedules.model import Overlap
 from tests.support.servers.embedded import processes_with

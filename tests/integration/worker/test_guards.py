@@ -27,7 +27,7 @@ from redis_state.worker import (
 )
 from redis_state.worker.handler.guards import guards_of
 from redis_state.worker.handler.versions import lanes_of
-from redis_state.worker.queue.parked import lane_of
+from redis_state.worker.queue.jobs.parked import lane_of
 from tests.support.processes.pools import SESSION, becomes, open_token, pool
 from tests.support.tasks.runs import begin_again, make, run_once
 

@@ -24,7 +24,7 @@ from redis_state.models import (
 from redis_state.testing import eventually
 from redis_state.worker import Rate, TaskContext
 from redis_state.worker.observe.stats import Polls
-from redis_state.worker.queue.job import JobPayload
+from redis_state.worker.queue.jobs.job import JobPayload
 from redis_state.worker.queue.loop import QueueLoop
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.tasks.started import StartedRun

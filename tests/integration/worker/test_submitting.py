@@ -26,7 +26,7 @@ from redis_state.models import (
 )
 from redis_state.testing import eventually
 from redis_state.worker import TaskClient, TaskContext
-from redis_state.worker.queue.job_format import serialize
+from redis_state.worker.queue.jobs.job_format import serialize
 from tests.support.processes.pools import (
     SESSION,
     agent,

@@ -10,7 +10,7 @@ from redis_state import RedisStateStore
 from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
 from redis_state.primitives.watchlist import watchlist
 from redis_state.transport.keys import WATCH_SHARDS
-from redis_state.worker.queue.job import Job
+from redis_state.worker.queue.jobs.job import Job
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery.report import SweepReport
 from redis_state.worker.recovery.sweeper import Sweeper

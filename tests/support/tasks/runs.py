@@ -11,7 +11,7 @@ from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskT
 from redis_state.primitives.lease import Leases, new_owner
 from redis_state.testing import eventually
 from redis_state.worker import Handler, StepPolicy
-from redis_state.worker.queue.job import JobPayload, RunAgain
+from redis_state.worker.queue.jobs.job import JobPayload, RunAgain
 from redis_state.worker.runs.config import RunConfig
 from redis_state.worker.runs.run_task import run_task
 from redis_state.worker.tasks.new_tasks import NewTasks

@@ -14,7 +14,7 @@ from redis_state.errors import InvalidTransition
 from redis_state.models import SteeringEvent, SteeringEventType, TaskState, TaskStatus
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
-from redis_state.worker.queue.job import Job
+from redis_state.worker.queue.jobs.job import Job
 from redis_state.worker.tasks.children.children import ChildTasks
 from redis_state.worker.tasks.recorded.compensations import ON_CANCEL
 from redis_state.worker.tasks.transitions import TaskTransitions

@@ -29,7 +29,7 @@ from redis_state.serialization.payloads import need_end
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.tasks import move_fields
 from redis_state.worker.observe import tracing as telemetry
-from redis_state.worker.queue.job import Job
+from redis_state.worker.queue.jobs.job import Job
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
 from redis_state.worker.tasks.children.requests import ChildTask, SpawnRequest

@@ -40,7 +40,7 @@ from redis_state.serialization import codec
 from redis_state.store import RedisStateStore, process_name
 from redis_state.stores.sessions.tasks import move_fields
 from redis_state.transport.key_groups import live_channel
-from redis_state.worker.queue.job import Job
+from redis_state.worker.queue.jobs.job import Job
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
 from redis_state.worker.tasks.messaging.payloads import check_name, read_payload

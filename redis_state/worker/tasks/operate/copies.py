@@ -37,7 +37,7 @@ from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.job_parts import job_of
 from redis_state.stores.sessions.task_status import IN_TURN
 from redis_state.stores.task_index import attributes_of
-from redis_state.worker.queue.job import seniority_ms
+from redis_state.worker.queue.jobs.job import seniority_ms
 from redis_state.worker.queue.limits import key_in_session
 from redis_state.worker.tasks.moves import new_fields
 from redis_state.worker.tasks.new_tasks import NewTasks

@@ -26,7 +26,7 @@ from redis_state.scripts import GatheringKeys, Reply, ReplyCode, topic_text
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
-from redis_state.worker.queue.job import seniority_ms
+from redis_state.worker.queue.jobs.job import seniority_ms
 from redis_state.worker.tasks.new_tasks import NewTask
 from redis_state.worker.tasks.recorded.inputs import Gathers
 

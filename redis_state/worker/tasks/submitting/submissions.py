@@ -11,7 +11,7 @@ from redis_state.models.attributes import Attributes
 from redis_state.primitives.listed import behind_a_write
 from redis_state.store import RedisStateStore
 from redis_state.worker.observe import tracing as telemetry
-from redis_state.worker.queue.job import Job
+from redis_state.worker.queue.jobs.job import Job
 from redis_state.worker.queue.limits import flow_key
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.tasks.new_tasks import NewTasks

@@ -38,7 +38,7 @@ from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_status import TaskStatusView, updated_us
 from redis_state.stores.sessions.tasks import move_fields
 from redis_state.stores.task_index import TaskIndex, indexed_move
-from redis_state.worker.queue.job import Job, seniority_ms
+from redis_state.worker.queue.jobs.job import Job, seniority_ms
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.tasks.children.cancelling import CancelCascade
 from redis_state.worker.tasks.children.children import ChildTasks

@@ -42,7 +42,7 @@ from redis_state.testing import eventually
 from redis_state.worker import Rate, Schedule
 from redis_state.worker.observe.registry import WorkerIdentity, WorkerRecord
 from redis_state.worker.observe.stats import WorkerStats
-from redis_state.worker.queue.job import Job
+from redis_state.worker.queue.jobs.job import Job
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.queue.rates import take
 from redis_state.worker.tasks.new_tasks import NewTasks

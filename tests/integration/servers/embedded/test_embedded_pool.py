@@ -29,7 +29,7 @@ from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import AgentWorker, TaskClient
 from redis_state.worker.arq.settings import arq_server
-from redis_state.worker.queue.job import Job
+from redis_state.worker.queue.jobs.job import Job
 from redis_state.worker.queue.queue import Queue
 from tests.support.commands import cli
 from tests.support.processes import children, forkserver

@@ -34,7 +34,7 @@ from redis_state.worker.observe.metrics import ArchiveMetrics, WorkerMetrics, co
 from redis_state.worker.observe.stats import RunOutcome, WorkerStats
 from redis_state.worker.pool import serving as restarts
 from redis_state.worker.queue import counting
-from redis_state.worker.queue.job import Job
+from redis_state.worker.queue.jobs.job import Job
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.tasks.transitions import TaskTransitions
 from redis_state.worker.tasks.waitpoints import open_pauses

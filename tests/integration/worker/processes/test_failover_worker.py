@@ -13,7 +13,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state import RedisStateStore, Settings
 from redis_state.errors import BackendUnavailable
 from redis_state.worker import TaskContext
-from redis_state.worker.queue.job import Job
+from redis_state.worker.queue.jobs.job import Job
 from redis_state.worker.queue.queue import Queue
 from tests.integration.transport.test_failover import Pair, a_pair
 from tests.support.processes.pools import SESSION, pool, queue_of

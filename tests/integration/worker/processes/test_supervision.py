@@ -18,8 +18,8 @@ from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import AgentWorker, TaskClient, TaskContext
 from redis_state.worker.pool import process as services
-from redis_state.worker.queue.job import ClaimedJob, Job
-from redis_state.worker.queue.job_format import serialize
+from redis_state.worker.queue.jobs.job import ClaimedJob, Job
+from redis_state.worker.queue.jobs.job_format import serialize
 from redis_state.worker.queue.queue import Queue
 from tests.support.processes.pools import (
     SESSION,

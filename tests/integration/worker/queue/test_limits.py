@@ -30,7 +30,7 @@ from redis_state.worker import (
     guarded,
     retried,
 )
-from redis_state.worker.queue.job import Job
+from redis_state.worker.queue.jobs.job import Job
 from redis_state.worker.queue.queue import Queue
 from tests.support.commands import cli
 from tests.support.processes.pools import (

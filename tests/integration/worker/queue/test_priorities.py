@@ -13,8 +13,8 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state import RedisStateStore, Settings
 from redis_state.models import SteeringEventType
 from redis_state.worker import TaskClient
-from redis_state.worker.queue.job import Job, QueueState
-from redis_state.worker.queue.placing import place_by_record
+from redis_state.worker.queue.jobs.job import Job, QueueState
+from redis_state.worker.queue.jobs.placing import place_by_record
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery.permits import queue_again
 from redis_state.worker.tasks.changes import TaskChanges

@@ -17,7 +17,7 @@ from redis_state.errors import CommandRefused
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import AgentWorker, TaskClient, TaskContext
-from redis_state.worker.queue.job import Job, QueueState
+from redis_state.worker.queue.jobs.job import Job, QueueState
 from redis_state.worker.queue.queue import Queue
 from tests.support.processes.pools import (
     SESSION,

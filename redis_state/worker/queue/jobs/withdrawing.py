@@ -7,7 +7,7 @@ import asyncio
 from redis_state.store import RedisStateStore
 from redis_state.transport.clock import ms_of
 from redis_state.transport.keys.names import queue_keys
-from redis_state.worker.queue.job_format import payload_key
+from redis_state.worker.queue.jobs.job_format import payload_key
 from redis_state.worker.queue.limits import flow_key
 from redis_state.worker.queue.queue import Queue
 

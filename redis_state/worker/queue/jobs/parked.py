@@ -19,7 +19,7 @@ from dataclasses import replace
 from time import monotonic
 
 from redis_state.transport.key_text import escape, unescape
-from redis_state.worker.queue.job import ClaimedJob, RunAgain
+from redis_state.worker.queue.jobs.job import ClaimedJob, RunAgain
 from redis_state.worker.queue.queue import Queue
 
 # arq's own runner parks nothing: it tries again after so long, not all at the same moment.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from redis_state.models import TaskStatus
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_status import TaskStatusView
-from redis_state.worker.queue.job import Job
+from redis_state.worker.queue.jobs.job import Job
 from redis_state.worker.queue.queue import Queue
 
 
