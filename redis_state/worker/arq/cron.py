@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
@@ -145,10 +145,16 @@ class Moments:
 
 
 class CronRunner:
-    """Run cron jobs at their times: each time in one of the workers that have the job."""
+    """Run cron jobs at their times: each time in one of the workers that have the job.
 
-    def __init__(self, store: RedisStateStore, jobs: Sequence[CronJob]) -> None:
+    One that ``is_draining`` would cancel what it begins: it leaves the moment to the others.
+    """
+
+    def __init__(
+        self, store: RedisStateStore, jobs: Sequence[CronJob], *, is_draining: Callable[[], bool]
+    ) -> None:
         self._jobs = copies(jobs)
+        self._is_draining = is_draining
         self._moments = Moments(store)
         self._running: set[asyncio.Task[None]] = set()
 
@@ -176,9 +182,10 @@ class CronRunner:
             moment = job.next_run
             if moment is None or moment > now:
                 continue
-            task = asyncio.create_task(self._run(job, moment))
-            self._running.add(task)
-            task.add_done_callback(self._running.discard)
+            if not self._is_draining():
+                task = asyncio.create_task(self._run(job, moment))
+                self._running.add(task)
+                task.add_done_callback(self._running.discard)
             plan_next(job, max(moment, now))
 
     async def _run(self, job: CronJob, moment: datetime) -> None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
+import signal
 import time
+from collections import Counter
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -166,6 +170,39 @@ async def test_workers_of_both_runners_run_each_moment_once(
     taken = f"{store.base.keys.cron(job.name, 0).removesuffix('0')}*"
     moments = await send("KEYS", taken, repeatable=True)
     assert 1 <= runs <= len(moments)
+
+
+async def test_a_worker_that_drains_leaves_the_moments_to_others(
+    store: RedisStateStore, settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    ended, runs = asyncio.Event(), Counter[str]()
+
+    async def hold(_: TaskContext) -> None:
+        await ended.wait()
+
+    def ticking(name: str, **options: Any) -> AgentWorker:
+        async def tick(ctx: dict[Any, Any]) -> None:
+            del ctx
+            runs[name] += 1
+
+        # Each worker would run it.
+        job = cron(tick, name="cron:tick", second=None, unique=False)
+        return agent(settings, {"hold": hold}, crons=[job], **options)
+
+    async with client_of(store) as client:
+        draining = asyncio.create_task(ticking("draining", grace_s=60).serve())
+        task = await client.submit("hold", session_id=SESSION)
+        await becomes(client, task, TaskStatus.RUNNING)
+        await eventually(lambda: runs["draining"], "it has cron jobs")
+        os.kill(os.getpid(), signal.SIGTERM)
+        await eventually(lambda: "they may finish for" in caplog.text, "it drains")
+        before = runs["draining"]
+        async with serving(ticking("other")):
+            await eventually(lambda: runs["other"] >= 2, "others run it", timeout_s=30)
+        ended.set()
+        await draining
+    assert runs["draining"] == before
 
 
 @pytest.mark.role("any", why="arq's own queue needs more")
