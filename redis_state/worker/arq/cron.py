@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
@@ -121,17 +121,41 @@ def plan_next(job: CronJob, now: datetime) -> None:
     job.next_run = min(moments)
 
 
+class Moments:
+    """Who runs a moment of a cron job: the first worker that asks, under whatever runner.
+
+    A lease of its own says so. A worker that dies with it leaves the job to its next moment.
+    """
+
+    def __init__(self, store: RedisStateStore) -> None:
+        self._store = store
+        self._leases = Leases(store.base.scripts, keep_ms=_REMEMBERED_MS)
+
+    async def take(self, job: CronJob, due_ms: int) -> bool:
+        """Return whether this worker runs the job's moment."""
+        if not job.unique:
+            return True
+        key = self._store.base.keys.cron(job.name, due_ms)
+        try:
+            held = await self._leases.acquire(key, duration_ms=_REMEMBERED_MS, owner=new_owner())
+        except BackendError as error:
+            log.warning("the cron job %s is left to the next time: %s", job.name, error)
+            return False
+        return held is not None
+
+
 class CronRunner:
     """Run cron jobs at their times: each time in one of the workers that have the job.
 
-    The moment that is due is claimed by a lease of its own. A worker that dies with it leaves it to
-    the next moment.
+    One that ``is_draining`` would cancel what it begins: it leaves the moment to the others.
     """
 
-    def __init__(self, store: RedisStateStore, jobs: Sequence[CronJob]) -> None:
+    def __init__(
+        self, store: RedisStateStore, jobs: Sequence[CronJob], *, is_draining: Callable[[], bool]
+    ) -> None:
         self._jobs = copies(jobs)
-        self._store = store
-        self._leases = Leases(store.base.scripts, keep_ms=_REMEMBERED_MS)
+        self._is_draining = is_draining
+        self._moments = Moments(store)
         self._running: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -158,26 +182,16 @@ class CronRunner:
             moment = job.next_run
             if moment is None or moment > now:
                 continue
-            task = asyncio.create_task(self._run(job, moment))
-            self._running.add(task)
-            task.add_done_callback(self._running.discard)
+            if not self._is_draining():
+                task = asyncio.create_task(self._run(job, moment))
+                self._running.add(task)
+                task.add_done_callback(self._running.discard)
             plan_next(job, max(moment, now))
 
     async def _run(self, job: CronJob, moment: datetime) -> None:
         try:
-            if await self._is_ours(job, moment):
+            if await self._moments.take(job, round(moment.timestamp() * 1000)):
                 async with asyncio.timeout(job.timeout_s or _LONGEST_S):
                     await job.coroutine({"job_id": job.name, "job_try": 1})
         except Exception:
             log.exception("the cron job %s failed", job.name)
-
-    async def _is_ours(self, job: CronJob, moment: datetime) -> bool:
-        if not job.unique:
-            return True
-        key = self._store.base.keys.cron(job.name, round(moment.timestamp() * 1000))
-        try:
-            held = await self._leases.acquire(key, duration_ms=_REMEMBERED_MS, owner=new_owner())
-        except BackendError as error:
-            log.warning("the cron job %s is left to the next time: %s", job.name, error)
-            return False
-        return held is not None

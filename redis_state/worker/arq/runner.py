@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
+from arq.cron import CronJob
 from arq.worker import Retry
 
 from redis_state.worker.queue.jobs.job import JobPayload, RunAgain
@@ -26,10 +28,13 @@ def runner_options(
     start: Callable[[P], Awaitable[None]],
     end: Callable[[P], Awaitable[None]],
     run: Callable[[P, JobPayload], Awaitable[None]],
+    crons: Sequence[CronJob],
+    take: Callable[[P, CronJob, int], Awaitable[bool]],
 ) -> dict[str, Any]:
     """Return the part of arq's settings that is the same for every worker.
 
-    A process is made and started before arq takes jobs, and ended after it. It runs each task.
+    A process is made and started before arq takes jobs, and ended after it. It runs each task. It
+    takes each moment of a cron job first: workers that are not arq's may have the same job.
     """
 
     async def startup(ctx: dict[Any, Any]) -> None:
@@ -51,9 +56,19 @@ def runner_options(
         except RunAgain as again:
             raise Retry(defer=again.defer_s) from None
 
+    def once(job: CronJob) -> CronJob:
+        async def run_moment(ctx: dict[Any, Any]) -> Any:
+            # What is tried again was taken by the first try.
+            if ctx["job_try"] == 1 and not await take(ctx[_SERVICES], job, _due_ms(job, ctx)):
+                return None
+            return await job.coroutine(ctx)
+
+        return replace(job, coroutine=run_moment)
+
     run_job.__qualname__ = RUN_TASK
     return {
         "functions": [run_job],
+        "cron_jobs": [once(job) for job in crons],
         "on_startup": startup,
         "on_shutdown": shutdown,
         "job_serializer": serialize,
@@ -64,3 +79,9 @@ def runner_options(
         "health_check_interval": 15,
         "log_results": False,
     }
+
+
+def _due_ms(job: CronJob, ctx: dict[Any, Any]) -> int:
+    """Return the moment for which arq has queued a cron job. One with an id has it as its score."""
+    name, _, due = ctx["job_id"].rpartition(":")
+    return int(due) if job.job_id is None and name == job.name else ctx["score"]

@@ -162,7 +162,10 @@ class WorkerProcess:
             loops["presence"] = self.worker_record.keep
         # arq's own runner has cron jobs of its own.
         if self._config.crons and self.stats.polls is not None:
-            loops["cron"] = CronRunner(self.store, self._config.crons).run
+            crons = CronRunner(
+                self.store, self._config.crons, is_draining=lambda: self.stats.draining
+            )
+            loops["cron"] = crons.run
         if self._config.schedules:
             loops["schedules"] = partial(run_schedules, self.store, self.queue, stats=self.stats)
         if self.stats.polls is None:

@@ -19,7 +19,7 @@ from redis_state.archive import open_archive
 from redis_state.errors import BackendError, ConfigError, NoConnection
 from redis_state.settings import Settings, make_settings
 from redis_state.store import RedisStateStore, process_name
-from redis_state.worker.arq.cron import NEEDS_ARQ, copies
+from redis_state.worker.arq.cron import NEEDS_ARQ, Moments, copies
 from redis_state.worker.handler.guards import Guard
 from redis_state.worker.handler.versions import lanes_of, versions_of
 from redis_state.worker.observe import tracing
@@ -58,8 +58,8 @@ class AgentWorker:
     - ``max_crashes``: more workers than this that die with one task in a row end it.
     - ``guards`` are called at each checkpoint of every task.
     - ``metrics_port`` serves Prometheus metrics. ``metrics_registry`` takes them too.
-    - ``crons`` run at their times on one of the workers of the (first) queue. All workers need
-      them. `cleanup_cron` makes one.
+    - ``crons`` run at their times, each time on one of the namespace's workers that have a job of
+      the name. All workers of a queue need them. `cleanup_cron` makes one.
     - ``schedules``: whether this worker submits the tasks of schedules. One of the pool must.
 
     Errors: ConfigError for impossible options.
@@ -144,12 +144,19 @@ class AgentWorker:
         async def run(process: WorkerProcess, job: JobPayload) -> None:
             await run_task(process.store, process.run_config, job, queue=queue)
 
+        async def take(process: WorkerProcess, job: CronJob, due_ms: int) -> bool:
+            return await Moments(process.store).take(job, due_ms)
+
         options = runner_options(
-            make=lambda: WorkerProcess(config), start=WorkerProcess.start, end=end_well, run=run
+            make=lambda: WorkerProcess(config),
+            start=WorkerProcess.start,
+            end=end_well,
+            run=run,
+            crons=copies(self.crons),
+            take=take,
         )
         options |= {
             "redis_settings": server,
-            "cron_jobs": copies(self.crons),
             "queue_name": key,
             "max_jobs": self.max_tasks,
             # Ours ends a run first, and knows what to write.

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 
 from redis_state import limits
@@ -22,7 +23,6 @@ from redis_state.scripts import EndedJob, EndedJobs, QueuedJob, Scripts, raw
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
 from redis_state.stores.sessions.task_status import TaskStatusView
-from redis_state.transport.cluster.slots import slot_of
 from redis_state.transport.key_groups import QueueKeys
 from redis_state.transport.keys import Keys
 from redis_state.transport.subscriber import Subscription
@@ -69,6 +69,7 @@ class Queue:
         self._scripts = store.base.scripts if self._own is None else Scripts(self._own)
         database = int(self.transport.address.options.get("db") or 0)
         self._keys = Keys(store.settings.namespace, database)
+        self._own_names = raw(f"{self._keys.jobs_tag}/")
         self._known: dict[str, QueueKeys] = {}
         self.names: QueueNames = QueueNames(
             self._scripts, self._keys.queue_names(), life_ms=self._life_ms
@@ -255,7 +256,7 @@ class Queue:
         """
         await self._scripts.park_job(
             self.keys(job.queue),
-            payload=_payload_of(job),
+            payload=self._payload_beside(job),
             id=job.id,
             claimed=job.claimed,
             place=job.place,
@@ -328,14 +329,16 @@ class Queue:
 
         Errors: BackendUnavailable.
         """
-        keys = self.keys(queue)
         ended = [
-            EndedJob(
-                self._payload_beside(keys, job), job.id, job.claimed, again_ms, job.place, job.begun
-            )
+            EndedJob(self._payload_beside(job), job.id, job.claimed, again_ms, job.place, job.begun)
             for job, again_ms in jobs
         ]
-        await self._scripts.end_jobs(keys, EndedJobs(ended), life_ms=self._life_ms)
+        await self._scripts.end_jobs(self.keys(queue), EndedJobs(ended), life_ms=self._life_ms)
+        for job, again_ms in jobs:
+            if again_ms is None and not self._is_ours(job):
+                # Where this process may not, it is left to expire.
+                with suppress(CommandRefused):
+                    await self.transport.commands.unlink(_payload_of(job))
 
     def listen(self, queue: str) -> Subscription:
         """Follow the channel on which a queue's workers are woken."""
@@ -383,15 +386,20 @@ class Queue:
             nameless.id, nameless.queue, nameless.claimed, named, is_limited, nameless.place
         )
 
-    def _payload_beside(self, keys: QueueKeys, job: ClaimedJob) -> str:
-        """Return the key of a job's payload; a key without a value if that is in another slot.
+    def _is_ours(self, job: ClaimedJob) -> bool:
+        """Return whether a job has a name as clients of this namespace give it.
 
-        Only a job that no client of ours has put has such a name. Its payload expires by itself.
+        arq's own runner and clients of arq name theirs otherwise.
         """
-        payload = _payload_of(job)
-        if self.transport.address.is_cluster and slot_of(payload) != slot_of(keys.queue):
-            return payload_key(f"{self._keys.jobs_tag}/")
-        return payload
+        return job.id.startswith(self._own_names)
+
+    def _payload_beside(self, job: ClaimedJob) -> str:
+        """Return the key of a job's payload; a key without a value if the job is not ours.
+
+        That payload may be in another slot, or beyond this user's rights: no job that is ended in
+        the same call would end.
+        """
+        return _payload_of(job) if self._is_ours(job) else payload_key(f"{self._keys.jobs_tag}/")
 
     async def _ensure(self, job: Job, patience_ms: int) -> tuple[QueueState, int]:
         await self.names.know(job.queue or self.name, at_ms=job.at_ms)

@@ -71,6 +71,10 @@ async def ask(context: TaskContext) -> bool:
     return decision.approved
 
 
+async def noop(_: TaskContext) -> str:
+    return "done"
+
+
 class NothingToClean:
     """Counts its calls."""
 
@@ -129,6 +133,27 @@ async def test_a_store_and_a_pool_work_as_their_user_and_are_refused_nothing(
     await let_in(admin, rule)
     await do_all(settings_of(own_url, rule, "t"))
     assert await refused(admin) == []
+
+
+async def test_a_job_that_arqs_own_runner_has_put_holds_up_no_other_jobs_end(
+    own_url: str, admin: Sender
+) -> None:
+    rule = user_rule(Settings(url=SecretStr(own_url), namespace="t"), Role.WORKER)
+    await let_in(admin, rule)
+    settings, queue = settings_of(own_url, rule, "t"), Keys("t").queue("tasks").queue
+    # As it names cron jobs: beyond the rights of a worker of ours.
+    job = "cron:clean:1760000000123"
+    await admin.send("SET", f"arq:job:{job}", b"x", "PX", 60_000, repeatable=True)
+    await admin.send("ZADD", queue, 1, job, repeatable=True)
+    worker = AgentWorker({"noop": noop}, settings, poll_s=0.01)
+    async with RedisStateStore(settings) as store, TaskClient(store) as client, serving(worker):
+
+        async def all_ended() -> bool:
+            return not await admin.send("EXISTS", queue, f"{queue}:claims", repeatable=True)
+
+        task = await client.submit("noop", session_id=SESSION)
+        await becomes(client, task, TaskStatus.COMPLETE)
+        await eventually(all_ended, "nothing waits and nothing is claimed")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
+import signal
 import time
+from collections import Counter
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -15,7 +19,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 
 from arq.connections import create_pool
 from arq.cron import CronJob, cron
-from arq.worker import Worker
+from arq.worker import Worker, create_worker
 
 from redis_state import ConfigError, RedisStateStore, Settings
 from redis_state.integrations.embabel.task_state_manager import TaskCounts, TaskStateManager
@@ -134,6 +138,73 @@ async def test_arqs_own_worker_can_clean_up(settings: Settings, tasks: TaskState
     assert await tasks.count_tasks() == TaskCounts(1, 0)
 
 
+@pytest.mark.role("any", why="arq's own runner needs more")
+# arq runs one with an id once a minute.
+@pytest.mark.parametrize(("job_id", "count"), [(None, 3), ("one:at:a:time", 1)])
+async def test_workers_of_both_runners_run_each_moment_once(
+    store: RedisStateStore, settings: Settings, job_id: str | None, count: int
+) -> None:
+    needs_arqs_runner(settings.url.get_secret_value())
+    runs = 0
+
+    async def tick(ctx: dict[Any, Any]) -> None:
+        nonlocal runs
+        del ctx
+        runs += 1
+
+    job = cron(tick, name="cron:tick", second=None, job_id=job_id)
+    # Two queues: neither takes the other's jobs from it.
+    own, other = queue_of(settings), f"arq-{queue_of(settings)}"
+    both = [replace(agent(settings, {}, crons=[job]), queue=queue) for queue in (own, other)]
+    arqs = create_worker(both[1].arq_settings(), handle_signals=False)
+    async with serving(both[0]):
+        running = asyncio.create_task(arqs.async_run())
+        await eventually(lambda: arqs.jobs_complete >= count, "arq came by", timeout_s=60)
+        running.cancel()
+        await asyncio.wait({running})
+        with pytest.deprecated_call():
+            await arqs.close()
+    send = store.transport.sender.send
+    # The next run waits there.
+    await send("DEL", key_of_queue(settings, other), repeatable=True)
+    taken = f"{store.base.keys.cron(job.name, 0).removesuffix('0')}*"
+    moments = await send("KEYS", taken, repeatable=True)
+    assert 1 <= runs <= len(moments)
+
+
+async def test_a_worker_that_drains_leaves_the_moments_to_others(
+    store: RedisStateStore, settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    ended, runs = asyncio.Event(), Counter[str]()
+
+    async def hold(_: TaskContext) -> None:
+        await ended.wait()
+
+    def ticking(name: str, **options: Any) -> AgentWorker:
+        async def tick(ctx: dict[Any, Any]) -> None:
+            del ctx
+            runs[name] += 1
+
+        # Each worker would run it.
+        job = cron(tick, name="cron:tick", second=None, unique=False)
+        return agent(settings, {"hold": hold}, crons=[job], **options)
+
+    async with client_of(store) as client:
+        draining = asyncio.create_task(ticking("draining", grace_s=60).serve())
+        task = await client.submit("hold", session_id=SESSION)
+        await becomes(client, task, TaskStatus.RUNNING)
+        await eventually(lambda: runs["draining"], "it has cron jobs")
+        os.kill(os.getpid(), signal.SIGTERM)
+        await eventually(lambda: "they may finish for" in caplog.text, "it drains")
+        before = runs["draining"]
+        async with serving(ticking("other")):
+            await eventually(lambda: runs["other"] >= 2, "others run it", timeout_s=30)
+        ended.set()
+        await draining
+    assert runs["draining"] == before
+
+
 @pytest.mark.role("any", why="arq's own queue needs more")
 async def test_a_worker_that_does_not_know_a_cron_job_goes_on(
     store: RedisStateStore, settings: Settings, caplog: pytest.LogCaptureFixture
@@ -183,8 +254,8 @@ def test_arqs_settings_have_the_cron_jobs_each_time_their_own() -> None:
     job = cleanup_cron(Noting.__new__(Noting))
     worker = AgentWorker({"noop": noop}, crons=[job])
     (one,), (other,) = (worker.arq_settings().cron_jobs for _ in range(2))  # type: ignore[attr-defined]
-    assert one == other == job
     assert one is not other
+    assert one is not job
     assert (job.name, job.hour, job.minute, job.unique) == ("cron:cleanup_old_tasks", 2, 0, True)
 
 
