@@ -118,7 +118,9 @@ async def test_a_pruning_ends_while_processes_write_all_the_time(
         more = await grown(saver, 5, run="deleted")
         await saver.adelete_for_runs(["deleted", "a"])
         assert not {*more} & await there()
-    assert all(each["puts"] > 50 and each["read"] > each["puts"] for each in summaries)
+    # Three times more than 30 were waited for, of whichever writer.
+    assert sum(each["puts"] for each in summaries) > 90
+    assert all(each["read"] > each["puts"] > 0 for each in summaries)
     await saver.adelete_for_runs(["a"])
     runs = [each.metadata.get("run_id") async for each in saver.alist(config_of("t"))]
     assert {*runs} == {"b", "c"}
