@@ -11,8 +11,9 @@ from collections.abc import Callable
 from contextvars import copy_context
 from math import ceil
 
-# How much later than it was set for a timer may ring: that part of its time, or so many seconds.
-_LATE_PART, _LATE_S = 1 / 256, 0.01
+# How much later than it was set for a timer may ring: that part of its time, from so many seconds
+# to so many. The time limit of a run of hours must not outlast the grace behind it.
+_LATE_PART, _LATE_LEAST_S, _LATE_MOST_S = 1 / 256, 0.01, 0.25
 
 
 class SharedTimer:
@@ -100,7 +101,7 @@ class SharedTimers:
         return moment.add(call)
 
     def after(self, delay_s: float, call: Callable[[], object]) -> SharedTimer:
-        """Call in the running loop after a delay, and by at most 10 ms or 0.4 % later."""
+        """Call in the running loop after a delay, or later by 0.4 %: by 10 ms to 250 ms at most."""
         loop = asyncio.get_running_loop()
-        apart_s = max(_LATE_S, delay_s * _LATE_PART)
+        apart_s = min(max(_LATE_LEAST_S, delay_s * _LATE_PART), _LATE_MOST_S)
         return self.at(ceil((loop.time() + delay_s) / apart_s) * apart_s, call, loop=loop)

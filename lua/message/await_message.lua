@@ -42,8 +42,8 @@ if was[1] ~= 'RUNNING' then return { 'DENIED', was[1] or '' } end
 if left_ms <= 0 or mail_there(journal, boxes) then return { 'AGAIN' } end
 local now = now_ms()
 announce(announcement, task_id, now)
-local waits = { 'waits_box', boxes, 'waits_until', string.format('%.0f', now + left_ms), 'waits_ms', left_ms,
-  'pause_entry', '', 'pause_token', '', 'pause_write', write }
+local waits = { 'waits_box', boxes, 'waits_until', string.format('%.0f', now + left_ms),
+  'waits_ms', left_ms .. ' ' .. write, 'pause_entry', '', 'pause_token', '', 'pause_write', write }
 for _, field in ipairs(waits) do fields[#fields + 1] = field end
 redis.call('HDEL', task, 'crashes', 'waits_for')
 local life_ms = left_ms + ttl_ms

@@ -1,6 +1,6 @@
 -- Set a task pending that waits for messages, if one is there or the timeout has expired. A repetition finds its write.
 -- KEYS task                     hash: version, write, order, status, waits_box, waits_until, waits_ms,
---   waits_for, pause_token and the fields given
+--   waits_for, pause_token, pause_write and the fields given
 -- KEYS tasks                    zset: task_id -> expiry in us
 -- KEYS announcement.rows        stream of the session's updates
 -- KEYS announcement.ids         hash: its ids
@@ -26,16 +26,18 @@
 -- @include mail
 -- @include mail_there
 
-local was = redis.call('HMGET', task, 'status', 'waits_box', 'waits_for', 'pause_token', 'waits_until', 'write', 'version',
-  'waits_ms')
+local was = redis.call('HMGET', task, 'status', 'waits_box', 'waits_for', 'pause_token', 'waits_until', 'write',
+  'version', 'waits_ms', 'pause_write')
 if not was[1] then return { 'MISSING' } end
 if was[6] == write then return { 'OK', tonumber(was[7]) } end
 if was[1] ~= 'PAUSED' or not mail_waits(was[2], was[3], was[4]) then return { 'DENIED', was[1] } end
 local now = now_ms()
 local left_ms = (tonumber(was[5]) or 0) - now
 if left_ms > 0 and not mail_there(journal, was[2]) then
-  local length_ms = tonumber(was[8] or nil)
-  if length_ms and left_ms > length_ms then
+  local length_ms, of = string.match(was[8] or '', '^(%d+) (.*)$')
+  length_ms = tonumber(length_ms)
+  -- An earlier version of the library leaves the length of a wait before.
+  if length_ms and of == was[9] and left_ms > length_ms then
     -- The clock was set back: from now on it waits for its length.
     left_ms = length_ms
     -- A full server refuses what may add. After any removal it lets this pass too.

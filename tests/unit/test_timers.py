@@ -33,6 +33,27 @@ async def test_a_timer_rings_in_its_order_and_never_before_its_time() -> None:
     )
 
 
+@pytest.mark.parametrize("delay_s", [0.001, 5.0, 300.0, 6 * 86_400.0])
+async def test_a_timer_of_days_is_not_much_later_than_one_of_seconds(
+    monkeypatch: pytest.MonkeyPatch, delay_s: float
+) -> None:
+    loop = asyncio.get_running_loop()
+    made: list[asyncio.TimerHandle] = []
+    call_at = loop.call_at
+
+    def noted(*arguments: Any, **options: Any) -> asyncio.TimerHandle:
+        made.append(call_at(*arguments, **options))
+        return made[-1]
+
+    monkeypatch.setattr(loop, "call_at", noted)
+    began = loop.time()
+    SharedTimers().after(delay_s, made.clear)
+    late_s = made[0].when() - loop.time() - delay_s
+    made[0].cancel()
+    assert made[0].when() >= began + delay_s - 1e-6
+    assert late_s <= 0.25
+
+
 async def test_many_timers_of_one_moment_are_one_of_the_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

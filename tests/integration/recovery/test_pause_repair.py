@@ -67,6 +67,32 @@ async def test_what_a_task_waits_for_is_listed_again_after_both_lists_were_lost(
         assert await client.pauses() == []
 
 
+@pytest.mark.parametrize("damage", ["another type", "an end that is no number"])
+async def test_a_damaged_pause_keeps_no_other_off_the_list(
+    store: RedisStateStore, damage: str
+) -> None:
+    keys, send = store.base.keys, store.transport.sender.send
+    async with pool(store, {"two": two}) as client:
+        task = await client.submit("two", session_id=SESSION)
+        await becomes(client, task, TaskStatus.PAUSED)
+        first, second = await client.pauses()
+        assert second.pause_id is not None
+        damaged = keys.session_token(second.pause_id)
+        assert damaged is not None
+        if damage == "another type":
+            await send("SET", damaged, "x", "PX", 60_000, repeatable=True)
+        else:
+            await send("HSET", damaged, "expires", "x", repeatable=True)
+        # A process of an earlier version has listed it in one of both.
+        assert await send("ZREM", keys.opened_pauses(), damaged, repeatable=True) == 1
+        assert await client.pauses() == [first]
+        for key in (keys.open_pauses(), keys.opened_pauses()):
+            assert await send("DEL", key, repeatable=True) == 1
+        await make_due(store, watch_entry(SESSION, task))
+        await Sweeper(store, client._queue).run_once()
+        assert await client.pauses() == [first]
+
+
 async def many_paused(
     store: RedisStateStore, many: int
 ) -> tuple[list[TaskStatusView], list[OpenPause]]:

@@ -285,6 +285,20 @@ async def test_a_task_waits_for_no_longer_than_its_length_if_the_clock_is_set_ba
     assert held.facts[0] > 1_000
 
 
+async def test_the_length_of_an_earlier_wait_shortens_none_of_an_earlier_version(
+    scripts: Scripts, keys: Keys
+) -> None:
+    task = await running(scripts, keys)
+    await wait(scripts, keys, left_ms=1_000)
+    # It writes when its own wait ends, and leaves the length that stands there.
+    ends = await clock_ms(scripts) + HOUR
+    await ask(scripts, "HSET", task.task, "waits_until", ends, "pause_write", "its own")
+    held = await wake(scripts, keys)
+    assert held.word is ReplyCode.HELD
+    assert held.facts[0] > 1_000
+    assert int((await fields(scripts, task.task))["waits_until"]) == ends
+
+
 @pytest.mark.parametrize("other", [("waits_for", "child"), ("pause_token", "token")])
 async def test_a_task_that_waits_for_something_else_is_left_alone(
     scripts: Scripts, keys: Keys, other: tuple[str, str]

@@ -13,6 +13,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from redis_state.errors import CorruptState
 from redis_state.scripts import PauseListKeys
 from redis_state.store import RedisStateStore
 from redis_state.transport.clock import ms_of
@@ -106,20 +107,23 @@ class PauseList:
         return (await self._transport.commands.hmget(key, "timer"))[0] is not None
 
     async def settle(self, keys: Sequence[str]) -> None:
-        """List those of pauses that are open, and take the others off, by their tokens."""
+        """List those of pauses that are open, and take the others off, by their tokens.
+
+        One whose token is damaged stays as it is.
+        """
         for start in range(0, len(keys), _SLICE):
             await self._settle(keys[start : start + _SLICE])
 
     async def _settle(self, keys: Sequence[str]) -> None:
-        commands = self._transport.commands
-        now = ms_of(await commands.time())
-        answers = await asyncio.gather(
-            *(commands.hmget(key, "state", "opened", "expires", "timer") for key in keys)
-        )
+        now = ms_of(await self._transport.commands.time())
+        answers = await asyncio.gather(*map(self._times, keys))
         still_open, closed = dict[str, tuple[int, int]](), list[str]()
-        for key, (state, opened, expires, timer) in zip(keys, answers, strict=True):
-            if state == b"open" and int(expires) > now and timer is None:
-                still_open[key] = int(opened), int(expires) - now
+        for key, times in zip(keys, answers, strict=True):
+            if times is None:
+                continue
+            opened, expires = times
+            if expires > now:
+                still_open[key] = opened, expires - now
             else:
                 closed.append(key)
         # Together: a round trip for each would take longer than a sweeper's claim lasts.
@@ -130,3 +134,17 @@ class PauseList:
             )
         )
         await self.remove(*closed)
+
+    async def _times(self, key: str) -> tuple[int, int] | None:
+        """Read when a listed pause was opened, and until when; None if its token is damaged.
+
+        One that is not to be listed ended long ago.
+        """
+        reply = self._transport.commands.hmget(key, "state", "opened", "expires", "timer")
+        try:
+            held = await self._scripts.read(reply, key, command="HMGET")
+            state, opened, expires, timer = held
+            is_listed = state == b"open" and timer is None
+            return (int(opened), int(expires)) if is_listed else (0, 0)
+        except (CorruptState, ValueError, TypeError):
+            return None
