@@ -38,7 +38,7 @@ from redis_state.transport.keys import WATCH_SHARDS, Keys
 from redis_state.worker import AgentWorker, TaskClient
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery.queue_history import QueueHistory
-from redis_state.worker.tasks.moves import watch_entry
+from redis_state.worker.tasks.move_parts import watch_entry
 from redis_state.worker.tasks.waitpoints.open_pauses import list_open_pauses
 
 SIZE = "REDIS_STATE_BENCH_PLANTED"

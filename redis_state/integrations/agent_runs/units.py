@@ -85,7 +85,7 @@ async def ended_by(inbox: Inbox) -> AsyncGenerator[None, None]:
     The block runs in the caller's asyncio task, as in `asyncio.timeout`.
     """
     own = cast("asyncio.Task[object]", asyncio.current_task())
-    # Others' cancellations, which somebody has handled.
+    # Others' cancellations, which were handled.
     before = own.cancelling()
     ended = False
 

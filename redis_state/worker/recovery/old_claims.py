@@ -20,7 +20,7 @@ from redis_state.stores.sessions.task_status import TaskStatusView, watch_entry
 from redis_state.worker.queue.jobs.job import ListedClaims, OldClaim, QueueState
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery.permits import queue_again
-from redis_state.worker.tasks.moves import CHECK_LATEST_MS
+from redis_state.worker.tasks.move_parts import CHECK_LATEST_MS
 from redis_state.worker.tasks.transitions import TaskTransitions
 
 log: logging.Logger = logging.getLogger(__name__)

@@ -54,7 +54,7 @@ from redis_state.worker.tasks.children.cancelling import (
 )
 from redis_state.worker.tasks.children.children import ChildTasks
 from redis_state.worker.tasks.messaging.messages import TaskMessages
-from redis_state.worker.tasks.moves import CHECK_LATEST_MS, SKEW_MS
+from redis_state.worker.tasks.move_parts import CHECK_LATEST_MS, SKEW_MS
 from redis_state.worker.tasks.submitting.turns import Turns
 from redis_state.worker.tasks.transitions import MAX_CRASHES, TaskTransitions
 from redis_state.worker.tasks.waitpoints.deciders import escalate_pause, pause_of

@@ -14,7 +14,7 @@ from redis_state.stores.sessions.task_status import TaskStatusView
 from redis_state.stores.sessions.tasks import NO_CONTEXT
 from redis_state.worker.queue.jobs.job import Job
 from redis_state.worker.queue.queue import Queue
-from redis_state.worker.tasks.moves import SKEW_MS
+from redis_state.worker.tasks.move_parts import SKEW_MS
 from redis_state.worker.tasks.submitting.submissions import NewSubmissions, Submission
 from redis_state.worker.tasks.submitting.turns import OnBusy
 

@@ -16,7 +16,7 @@ from redis_state.stores.task_index import (
     indexed_new,
     indexed_start,
 )
-from redis_state.worker.tasks.moves import CHECK_LATEST_MS, CHECK_SOON_MS, watch_entry
+from redis_state.worker.tasks.move_parts import CHECK_LATEST_MS, CHECK_SOON_MS, watch_entry
 from redis_state.worker.tasks.started import NotStarted, StartedRun
 
 

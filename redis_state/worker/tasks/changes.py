@@ -13,7 +13,7 @@ from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_status import TaskStatusView
 from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
-from redis_state.worker.tasks.moves import raise_refused
+from redis_state.worker.tasks.move_parts import raise_refused
 from redis_state.worker.tasks.recorded.lanes import Lane
 from redis_state.worker.tasks.started import StartedRun
 

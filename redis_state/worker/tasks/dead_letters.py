@@ -17,7 +17,7 @@ from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
 from redis_state.stores.sessions.tasks import move_fields
-from redis_state.worker.tasks.moving import TaskMoves, end_of, named_task
+from redis_state.worker.tasks.moves import TaskMoves, end_of, named_task
 from redis_state.worker.tasks.recorded.replay import Replay
 from redis_state.worker.tasks.started import NotStarted, StartedRun
 

@@ -1,119 +1,129 @@
-"""The shared parts of the moves of a task: fields, updates, and the errors of refusals."""
+"""The move of a task: one script changes its record and publishes its update."""
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Mapping
-from typing import Any, Required, TypedDict, Unpack
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any
 
-from redis_state.errors import InvalidField, InvalidTransition
-from redis_state.models import StateUpdate, TaskState, TaskStatus, UpdateType
-from redis_state.models.attributes import Attributes
-from redis_state.scripts import Announcement, Reply, ReplyCode, raw
-from redis_state.serialization import codec
-from redis_state.serialization.payloads import Payloads
+from redis_state.errors import (
+    BackendError,
+    InvalidTransition,
+    LeaseLost,
+)
+from redis_state.models import (
+    TaskContextSnapshot,
+    TaskState,
+    TaskStatus,
+    TaskType,
+)
+from redis_state.primitives.lease import HeldLease
+from redis_state.primitives.record import new_write_id
+from redis_state.scripts import TaskKeys
 from redis_state.store import RedisStateStore
-from redis_state.stores.sessions.job_parts import job_fields
-from redis_state.stores.sessions.task_status import watch_entry as watch_entry  # noqa: PLC0414
-from redis_state.stores.sessions.tasks import new_task_fields
-from redis_state.stores.sessions.updates import NewUpdate
+from redis_state.stores.sessions.tasks import move_fields
+from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
+from redis_state.worker.tasks.handed_back import HandedBack
+from redis_state.worker.tasks.move_parts import announcement, raise_refused, status_update
 from redis_state.worker.tasks.recorded.replay import Replay
-from redis_state.worker.tasks.task_format import format_fields
-
-# A task that is written is inspected by then, if its writer died before it was queued.
-CHECK_SOON_MS = 2_000
-# However long the lease: a task that is handed off and not queued is checked by then.
-CHECK_LATEST_MS = 10_000
-# By how much the clocks of a cluster's servers may differ.
-SKEW_MS = 500
 
 
-class NewJob(TypedDict, total=False):
-    """What a new task runs, and how it waits.
+class TaskMoves:
+    """Move tasks, whatever for."""
 
-    ``queue`` is the one that it waits in each time it waits, limited under ``key``. It begins at
-    ``due_ms``: with ``at`` that moment was given, else it is the end of a delay. ``trace`` is the
-    context of the span that its runs belong to. ``attributes`` are what it is found by. ``sent`` is
-    the digest of what its caller chose.
-    """
+    def __init__(self, store: RedisStateStore) -> None:
+        self._store = store
+        self._scripts = store.base.scripts
+        self._books = TaskBookkeeping(store)
 
-    handler: Required[str]
-    task_input: Required[Any]
-    queue: str | None
-    trace: Mapping[str, str] | None
-    due_ms: int | None
-    at: bool
-    key: str
-    attributes: Attributes | None
-    sent: bytes | None
+    async def _give_back(
+        self,
+        session_id: str,
+        task_id: str,
+        held: HeldLease,
+        reason: str = "its payloads cannot be read",
+        handed_back: HandedBack | None = None,
+    ) -> None:
+        """Make a task PENDING that this process has started and cannot run."""
+        content = {"status": TaskStatus.PENDING.value, "reason": reason}
+        counted = {} if handed_back is None else {"handed_back": handed_back.field}
+        with suppress(LeaseLost, InvalidTransition):
+            await self._move(
+                named_task(session_id, task_id),
+                TaskStatus.PENDING,
+                move_fields(TaskStatus.PENDING) | counted,
+                content,
+                mark=held.fence.mark,
+                run=Replay(held),
+                release=True,
+            )
+
+    async def _move(
+        self,
+        state: TaskState,
+        status: TaskStatus,
+        fields: dict[str, bytes],
+        content: dict[str, Any],
+        *,
+        mark: bytes = b"",
+        run: Replay | None = None,
+        release: bool = False,
+        silent: bool = False,
+        from_states: Iterable[TaskStatus] = (TaskStatus.RUNNING,),
+        parent: str | None = None,
+        ended: Mapping[str, Any] | None = None,
+        steered: bool = False,
+    ) -> None:
+        of_child = parent is not None and status.is_terminal
+        update = status_update(state, status)
+        update.content = content
+        write = new_write_id()
+        reply = await self._scripts.move_task(
+            self._keys(state),
+            fields,
+            mark=mark,
+            from_states=[name.value for name in from_states],
+            release=release,
+            silent=silent,
+            write=write,
+            ttl_ms=self._store.tasks.ttl_ms(status.value),
+            hold_ms=self._store.tasks.hold_ms(status.value),
+            announcement=announcement(self._store, update, run=run.epoch if run else None),
+            parent=self._store.tasks.keys(state.session_id, parent) if parent else None,
+            ended=self._ended(ended) if of_child and ended is not None else b"",
+        )
+        raise_refused(reply, state, run=run, wanted=status.value)
+        self._books.record_move(
+            state,
+            status,
+            version=reply.facts[0],
+            write=write,
+            ended_us=int(fields["updated_at"]) if status.is_terminal else None,
+        )
+        if steered and status.is_terminal:
+            # Otherwise it is kept for longer, and no harm is done.
+            with suppress(BackendError):
+                await self._store.steering.settle(state.session_id)
+
+    def _ended(self, ended: Mapping[str, Any]) -> bytes:
+        return self._store.base.payloads.document(ended, "result", "error")
+
+    def _keys(self, state: TaskState) -> TaskKeys:
+        return self._store.tasks.keys(state.session_id, state.task_id)
 
 
-def new_fields(payloads: Payloads, state: TaskState, **new: Unpack[NewJob]) -> dict[str, bytes]:
-    """Write a new task as its record's fields, with a secret of its own.
-
-    Errors: InvalidField for a queue whose name is no text.
-    """
-    job: dict[str, Any] = {"handler": new["handler"], "input": new["task_input"]}
-    job["secret"] = secrets.token_urlsafe(32)
-    if trace := new.get("trace"):
-        job["trace"] = trace
-    fields = new_task_fields(payloads, state)
-    fields |= job_fields(payloads.document(job, "input")) | format_fields()
-    fields["finished"] = b"0"
-    if queue := new.get("queue"):
-        if not isinstance(queue, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidField("queue", f"text is needed, not {type(queue).__name__}")
-        fields["queue"] = raw(queue)
-    if due_ms := new.get("due_ms"):
-        fields["due"] = b"%d" % due_ms
-        if new.get("at"):
-            fields["due_at"] = b"1"
-    if key := new.get("key"):
-        fields["flow_key"] = raw(key)
-    if attributes := new.get("attributes"):
-        fields["attributes"] = codec.canonical(attributes)
-    if sent := new.get("sent"):
-        fields["sent"] = sent
-    return fields
+def end_of(status: TaskStatus, result: Any, error: str | None) -> dict[str, Any]:
+    """Write a task's end as its parent's journal keeps it."""
+    return {"status": status.value, "result": result, "error": error}
 
 
-def announcement(
-    store: RedisStateStore, *updates: StateUpdate | NewUpdate, run: int | None = None
-) -> Announcement:
-    """Write updates of one session for the script that moves their task, and that it is a run's."""
-    updates_of = store.updates
-    rows = [updates_of.write(update, run=run) for update in updates]
-    log = updates_of.keys(updates[0].session_id)
-    return Announcement(log, updates_of.bounds.max_rows, updates_of.bounds.ttl_ms, rows)
-
-
-def raise_refused(reply: Reply, state: TaskState, *, run: Replay | None, wanted: str) -> None:
-    """Errors: LeaseLost, JournalRewound, InvalidTransition, if that is what a script replied."""
-    if run is not None and reply.word in (ReplyCode.LOST, ReplyCode.REWOUND):
-        run.raise_refused(reply, what=f"task {state.task_id!r}")
-    if reply.word is ReplyCode.DENIED:
-        raise InvalidTransition(state.task_id, current=reply.text(0), wanted=wanted)
-    if reply.word is ReplyCode.MISSING:
-        raise InvalidTransition(state.task_id, current="missing", wanted=wanted)
-
-
-def status_update(state: TaskState, status: TaskStatus, **details: Any) -> NewUpdate:
-    """Make the update of a task's new status."""
-    return NewUpdate(
-        session_id=state.session_id,
-        task_id=state.task_id,
-        trace_id=state.trace_id,
-        update_type=UpdateType.STATUS_CHANGE,
-        content={"status": status.value, **details},
-    )
-
-
-def spawned_update(parent: TaskState, child_id: str, handler: str) -> NewUpdate:
-    """Make the update by which a task names a child that it spawns."""
-    return NewUpdate(
-        session_id=parent.session_id,
-        task_id=parent.task_id,
-        trace_id=parent.trace_id,
-        update_type=UpdateType.NOTIFICATION,
-        content={"notice": "child", "task_id": child_id, "handler": handler},
+def named_task(session_id: str, task_id: str) -> TaskState:
+    """Return a running task of which nothing is known but its name."""
+    return TaskState(
+        task_id=task_id,
+        session_id=session_id,
+        status=TaskStatus.RUNNING,
+        task_type=TaskType.BACKGROUND,
+        priority=0,
+        context_snapshot=TaskContextSnapshot(session_id=session_id, task_id=task_id),
     )

@@ -16,7 +16,7 @@ from redis_state.scripts import Announcement, IndexedTask, Reply, ReplyCode, Tas
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.updates import NewUpdate
 from redis_state.stores.task_index import TaskIndex, indexed_new
-from redis_state.worker.tasks.moves import (
+from redis_state.worker.tasks.move_parts import (
     CHECK_SOON_MS,
     SKEW_MS,
     NewJob,

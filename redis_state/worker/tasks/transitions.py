@@ -41,8 +41,8 @@ from redis_state.stores.sessions.tasks import move_fields
 from redis_state.stores.sessions.updates import NewUpdate
 from redis_state.worker.tasks.dead_letters import DeadLetters, died_running, unreadable
 from redis_state.worker.tasks.handed_back import MOST_UNREAD, HandedBack
-from redis_state.worker.tasks.moves import announcement
-from redis_state.worker.tasks.moving import end_of
+from redis_state.worker.tasks.move_parts import announcement
+from redis_state.worker.tasks.moves import end_of
 from redis_state.worker.tasks.started import (
     UNREAD,
     NotStarted,

@@ -34,7 +34,7 @@ from redis_state.testing import eventually
 from redis_state.worker.archiving.loop import archive_regularly
 from redis_state.worker.observe.stats import WorkerStats
 from redis_state.worker.recovery.sweeper import Sweeper
-from redis_state.worker.tasks.moves import watch_entry
+from redis_state.worker.tasks.move_parts import watch_entry
 from tests.support.processes.pools import SESSION
 from tests.support.scripts.replies import clock_ms, clock_passes
 from tests.support.servers.postgres import OwnPostgres

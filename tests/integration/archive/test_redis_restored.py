@@ -14,7 +14,7 @@ from redis_state.archive import Archive
 from redis_state.archive.copying.backfill import backfill
 from redis_state.errors import CursorGap
 from redis_state.models import TaskStatus
-from redis_state.worker.tasks.moves import watch_entry
+from redis_state.worker.tasks.move_parts import watch_entry
 from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.processes.pools import SESSION, client_of
 from tests.support.servers.faults import reached

@@ -25,7 +25,7 @@ from redis_state.stores.archive_list import session_entry
 from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker.archiving import listing
 from redis_state.worker.recovery.sweeper import Sweeper
-from redis_state.worker.tasks.moves import watch_entry
+from redis_state.worker.tasks.move_parts import watch_entry
 from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.processes.pools import SESSION
 from tests.support.scripts.replies import clock_ms

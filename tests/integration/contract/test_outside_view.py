@@ -22,7 +22,7 @@ from redis_state.models import SteeringEventType, TaskState, TaskStatus
 from redis_state.primitives.watchlist.watchlist import WatchList
 from redis_state.testing import eventually
 from redis_state.worker import TaskClient, TaskContext
-from redis_state.worker.tasks.moves import watch_entry
+from redis_state.worker.tasks.move_parts import watch_entry
 from redis_state.worker.tasks.transitions import TaskTransitions
 from redis_state.worker.tasks.views import stream as watching
 from tests.support.processes.pools import (

@@ -14,7 +14,7 @@ from redis_state.primitives.watchlist.watchlist import WatchClaim
 from redis_state.stores.sessions.tasks import TaskStore
 from redis_state.stores.task_index import TaskIndex, stamp_of
 from redis_state.worker.recovery.ended_tasks import still_ended
-from redis_state.worker.tasks.moves import watch_entry
+from redis_state.worker.tasks.move_parts import watch_entry
 from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.processes.pools import SESSION, client_of, watched
 from tests.support.tasks.crash_states import make_due, send, started, submitted, sweeper_of

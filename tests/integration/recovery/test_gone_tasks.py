@@ -12,7 +12,7 @@ from redis_state import RedisStateStore
 from redis_state.erasure import Eraser
 from redis_state.primitives.watchlist.watchlist import ENDED_MS, WatchList, check_after
 from redis_state.testing import eventually
-from redis_state.worker.tasks.moves import watch_entry
+from redis_state.worker.tasks.move_parts import watch_entry
 from tests.support.processes.pools import SESSION, watched
 from tests.support.scripts.replies import HOUR
 from tests.support.tasks.crash_states import (

@@ -15,7 +15,7 @@ from redis_state.stores.sessions.task_status import TaskStatusView
 from redis_state.worker import TaskContext
 from redis_state.worker.recovery.pause_repair import PauseRepair
 from redis_state.worker.recovery.sweeper import Sweeper
-from redis_state.worker.tasks.moves import watch_entry
+from redis_state.worker.tasks.move_parts import watch_entry
 from redis_state.worker.tasks.waitpoints.open_pauses import OpenPause, list_open_pauses
 from tests.support.processes.pools import SESSION, becomes, pool
 from tests.support.servers.nodes import ask_each

@@ -28,7 +28,7 @@ from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery import queue_history
 from redis_state.worker.recovery.queue_history import QueueHistory
 from redis_state.worker.recovery.sweeper import Sweeper
-from redis_state.worker.tasks.moves import watch_entry
+from redis_state.worker.tasks.move_parts import watch_entry
 from redis_state.worker.tasks.new_tasks import NewTasks
 from tests.support.processes.pools import SESSION, pool, queue_of
 from tests.support.servers.clusters import Cluster, running_cluster

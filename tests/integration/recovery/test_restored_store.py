@@ -16,7 +16,7 @@ from redis_state.testing import eventually
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery.queue_history import QueueHistory
 from redis_state.worker.recovery.sweeper import Sweeper
-from redis_state.worker.tasks.moves import watch_entry
+from redis_state.worker.tasks.move_parts import watch_entry
 from redis_state.worker.tasks.started import StartedRun
 from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.processes.pools import SESSION, client_of, pool, queue_of

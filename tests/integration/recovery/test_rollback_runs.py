@@ -19,7 +19,7 @@ from redis_state.primitives.record import Records
 from redis_state.primitives.watchlist.watchlist import WatchList
 from redis_state.worker import TaskContext
 from redis_state.worker.tasks.changes import TaskChanges
-from redis_state.worker.tasks.moves import watch_entry
+from redis_state.worker.tasks.move_parts import watch_entry
 from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.processes.pools import SESSION, client_of
 from tests.support.scripts.replies import HOUR

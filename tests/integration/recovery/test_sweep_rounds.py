@@ -26,7 +26,7 @@ from redis_state.worker.recovery.report import SweepReport
 from redis_state.worker.recovery.sweep_loop import sweep_regularly
 from redis_state.worker.recovery.sweeper import Sweeper
 from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
-from redis_state.worker.tasks.moves import watch_entry
+from redis_state.worker.tasks.move_parts import watch_entry
 from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.processes.pools import (
     SESSION,

@@ -14,7 +14,7 @@ from redis_state import RedisStateStore, Settings
 from redis_state.models import TaskStatus, UpdateType
 from redis_state.testing import eventually
 from redis_state.worker import TaskClient, TaskContext
-from redis_state.worker.tasks.moves import watch_entry
+from redis_state.worker.tasks.move_parts import watch_entry
 from tests.integration.worker.processes.test_worker_pool import progress_of, stop, worker
 from tests.support.processes.pools import (
     SESSION,

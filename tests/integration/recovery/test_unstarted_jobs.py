@@ -19,7 +19,7 @@ from redis_state.worker.recovery.old_claims import OldClaims
 from redis_state.worker.recovery.report import SweepReport
 from redis_state.worker.recovery.sweeper import Sweeper
 from redis_state.worker.tasks.changes import TaskChanges
-from redis_state.worker.tasks.moves import watch_entry
+from redis_state.worker.tasks.move_parts import watch_entry
 from redis_state.worker.tasks.started import StartedRun
 from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.processes.pools import (

@@ -13,7 +13,7 @@ from redis_state import RedisStateStore, Settings
 from redis_state.models import SteeringEvent, SteeringEventType, TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import TaskContext
-from redis_state.worker.tasks.moves import watch_entry
+from redis_state.worker.tasks.move_parts import watch_entry
 from tests.support.processes.pools import SESSION, becomes, open_token, pool
 from tests.support.scripts.replies import clock_passes
 from tests.support.tasks.crash_states import make_due

@@ -23,7 +23,7 @@ from redis_state.archive.parquet.files.objects import FolderObjects
 from redis_state.archive.waiting import ArchiveList
 from redis_state.models import TaskStatus
 from redis_state.testing import leaked_keys
-from redis_state.worker.tasks.moves import watch_entry
+from redis_state.worker.tasks.move_parts import watch_entry
 from tests.processes.deaths.dying import COUNTED, Death, die_at_each_trip, fork, join, uncounted
 from tests.support.processes.pools import SESSION
 from tests.support.tasks.archives import (

@@ -13,7 +13,7 @@ from redis_state import RedisStateStore
 from redis_state.models import SteeringEventType, TaskStatus
 from redis_state.testing import eventually, leaked_keys
 from redis_state.worker import TaskClient, TaskContext
-from redis_state.worker.tasks.moves import watch_entry
+from redis_state.worker.tasks.move_parts import watch_entry
 from tests.processes.deaths.dying import COUNTED, Death, Dying, die_at_each
 from tests.support.processes.pools import (
     SESSION,

@@ -12,7 +12,7 @@ from redis_state.worker import ChildTask, Handler, TaskClient, TaskContext
 from redis_state.worker.recovery.report import SweepReport
 from redis_state.worker.tasks.children.children import ChildTasks
 from redis_state.worker.tasks.children.requests import SpawnRequest
-from redis_state.worker.tasks.moves import watch_entry
+from redis_state.worker.tasks.move_parts import watch_entry
 from tests.support.processes.pools import SESSION
 from tests.support.tasks.crash_states import make_due, sweeper_of
 from tests.support.tasks.runs import make, take

@@ -33,7 +33,7 @@ from redis_state.worker.queue.jobs.job import Job
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
 from redis_state.worker.tasks.children.requests import ChildTask, SpawnRequest
-from redis_state.worker.tasks.moves import (
+from redis_state.worker.tasks.move_parts import (
     announcement,
     new_fields,
     raise_refused,

@@ -8,7 +8,7 @@ from redis_state.errors import BackendError
 from redis_state.models import StateUpdate, UpdateType
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
-from redis_state.worker.tasks.moves import announcement
+from redis_state.worker.tasks.move_parts import announcement
 from redis_state.worker.tasks.recorded.lanes import Lane
 from redis_state.worker.tasks.started import StartedRun
 

@@ -38,7 +38,7 @@ from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
 from redis_state.worker.tasks.execution.inbox import Inbox
 from redis_state.worker.tasks.messaging.messages import mail_channel, reply_entry
 from redis_state.worker.tasks.messaging.payloads import write_payload
-from redis_state.worker.tasks.moves import announcement, raise_refused, status_update
+from redis_state.worker.tasks.move_parts import announcement, raise_refused, status_update
 from redis_state.worker.tasks.recorded.journal import state_of
 from redis_state.worker.tasks.recorded.lanes import Lane
 from redis_state.worker.tasks.started import StartedRun

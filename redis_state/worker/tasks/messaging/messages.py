@@ -45,7 +45,7 @@ from redis_state.worker.queue.queue import Queue
 from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
 from redis_state.worker.tasks.messaging.payloads import check_name, read_payload
 from redis_state.worker.tasks.messaging.values import until_found
-from redis_state.worker.tasks.moves import announcement, status_update
+from redis_state.worker.tasks.move_parts import announcement, status_update
 
 log: logging.Logger = logging.getLogger(__name__)
 

@@ -35,7 +35,7 @@ from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.worker.tasks.execution.inbox import Inbox
 from redis_state.worker.tasks.messaging.whole_tokens import WholeTokens
-from redis_state.worker.tasks.moves import announcement
+from redis_state.worker.tasks.move_parts import announcement
 from redis_state.worker.tasks.started import StartedRun
 
 JOIN_MS: Final = 40

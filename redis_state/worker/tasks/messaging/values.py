@@ -22,7 +22,7 @@ from redis_state.scripts import ReplyCode, TaskKeys, raw
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.worker.tasks.messaging.payloads import check_name, read_payload, write_payload
-from redis_state.worker.tasks.moves import announcement
+from redis_state.worker.tasks.move_parts import announcement
 from redis_state.worker.tasks.recorded.lanes import Lane
 from redis_state.worker.tasks.started import StartedRun
 from redis_state.worker.tasks.views.stream import Updates, put_back

@@ -39,7 +39,7 @@ from redis_state.stores.sessions.task_status import IN_TURN
 from redis_state.stores.task_index import attributes_of
 from redis_state.worker.queue.jobs.job import seniority_ms
 from redis_state.worker.queue.limits import key_in_session
-from redis_state.worker.tasks.moves import new_fields
+from redis_state.worker.tasks.move_parts import new_fields
 from redis_state.worker.tasks.new_tasks import NewTasks
 from redis_state.worker.tasks.operate.kept_part import KeptPart, names_of
 from redis_state.worker.tasks.recorded.archived import ArchivedJournal, load_archived

@@ -46,7 +46,7 @@ from redis_state.worker.queue.queue import Queue
 from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
 from redis_state.worker.tasks.children.cancelling import WITH_PARENT, parent_cancelled
 from redis_state.worker.tasks.children.children import ChildTasks
-from redis_state.worker.tasks.moves import announcement, status_update
+from redis_state.worker.tasks.move_parts import announcement, status_update
 from redis_state.worker.tasks.operate.left_out import (
     depends_on_why,
     failed_steps,

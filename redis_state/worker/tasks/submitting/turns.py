@@ -42,7 +42,7 @@ from redis_state.worker.queue.jobs.job import Job, seniority_ms
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.tasks.children.cancelling import CancelCascade
 from redis_state.worker.tasks.children.children import ChildTasks
-from redis_state.worker.tasks.moves import announcement, watch_entry
+from redis_state.worker.tasks.move_parts import announcement, watch_entry
 from redis_state.worker.tasks.new_tasks import NewTask
 
 # More unfinished tasks than these are no line that one call could judge.

@@ -25,7 +25,7 @@ from redis_state.stores.sessions.task_status import updated_us
 from redis_state.stores.task_index import TaskIndex, indexed_record, listed_us, stamp_of
 from redis_state.transport.key_groups import TaskIndexKeys
 from redis_state.transport.keys import WATCH_SHARDS
-from redis_state.worker.tasks.moves import watch_entry
+from redis_state.worker.tasks.move_parts import watch_entry
 from redis_state.worker.tasks.views.cursors import read_cursor, write_cursor
 from redis_state.worker.tasks.views.summary import TaskSummary, summary_of, text_of
 from redis_state.worker.tasks.views.task_filter import TaskFilter

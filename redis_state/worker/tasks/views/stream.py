@@ -24,7 +24,7 @@ from redis_state.stores.task_index import attributes_of
 from redis_state.worker.tasks.children.children import recorded_end, result_of
 from redis_state.worker.tasks.execution.patches import VERSION
 from redis_state.worker.tasks.execution.running import RunningStep, read_running
-from redis_state.worker.tasks.moves import watch_entry
+from redis_state.worker.tasks.move_parts import watch_entry
 from redis_state.worker.tasks.views.finding import LARGEST_PAGE, UNFINISHED, walk_tasks
 from redis_state.worker.tasks.views.links import TaskLink, link_of
 from redis_state.worker.tasks.views.task_filter import TaskFilter

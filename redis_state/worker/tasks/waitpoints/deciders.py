@@ -25,7 +25,7 @@ from redis_state.scripts import Reply, ReplyCode
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.transport.keys import is_pause_id
-from redis_state.worker.tasks.moves import SKEW_MS, announcement
+from redis_state.worker.tasks.move_parts import SKEW_MS, announcement
 from redis_state.worker.tasks.waitpoints.ballots import (
     MAX_DECIDERS,
     name_of_actor,

@@ -26,7 +26,7 @@ from redis_state.stores.sessions.tasks import move_fields
 from redis_state.stores.sessions.updates import NewUpdate
 from redis_state.transport.commands import Commands
 from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
-from redis_state.worker.tasks.moves import announcement, status_update
+from redis_state.worker.tasks.move_parts import announcement, status_update
 from redis_state.worker.tasks.waitpoints.ballots import raise_unless_voted, vote_of
 from redis_state.worker.tasks.waitpoints.forms import check_value, form_value
 from redis_state.worker.tasks.waitpoints.pause_list import PauseList

@@ -19,7 +19,7 @@ from redis_state.stores.base import ms
 from redis_state.stores.sessions.tasks import move_fields
 from redis_state.transport.keys import pause_id_of
 from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
-from redis_state.worker.tasks.moves import announcement, raise_refused, status_update
+from redis_state.worker.tasks.move_parts import announcement, raise_refused, status_update
 from redis_state.worker.tasks.recorded.journal import state_of
 from redis_state.worker.tasks.recorded.lanes import Lane
 from redis_state.worker.tasks.started import StartedRun

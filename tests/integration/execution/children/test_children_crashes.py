@@ -17,7 +17,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state import BackendUnavailable, RedisStateStore, Settings
 from redis_state.models import SteeringEvent, SteeringEventType, TaskState, TaskStatus
 from redis_state.worker import TaskClient, TaskContext
-from redis_state.worker.tasks.moves import watch_entry
+from redis_state.worker.tasks.move_parts import watch_entry
 from tests.support.processes.pools import SESSION
 from tests.support.sizes import sizes
 from tests.support.tasks.crash_states import make_due, sweeper_of

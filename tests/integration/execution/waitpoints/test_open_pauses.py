@@ -14,7 +14,7 @@ from redis_state import RedisStateStore
 from redis_state.models import TaskStatus, UpdateType
 from redis_state.testing import eventually
 from redis_state.worker import Rate, TaskClient, TaskContext
-from redis_state.worker.tasks.moves import watch_entry
+from redis_state.worker.tasks.move_parts import watch_entry
 from redis_state.worker.tasks.waitpoints.open_pauses import PauseReading, ages_of_open_pauses
 from tests.support.processes.pools import SESSION, becomes, pool
 from tests.support.scripts.replies import clock_ms

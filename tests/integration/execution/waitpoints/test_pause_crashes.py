@@ -14,7 +14,7 @@ from redis_state.errors import (
 from redis_state.models import TaskStatus
 from redis_state.primitives.watchlist.watchlist import WatchList
 from redis_state.worker import TaskClient
-from redis_state.worker.tasks.moves import watch_entry
+from redis_state.worker.tasks.move_parts import watch_entry
 from redis_state.worker.tasks.waitpoints.pause_model import decision_of, pause_token
 from redis_state.worker.tasks.waitpoints.pauses import TaskPauses
 from tests.support.processes.pools import (

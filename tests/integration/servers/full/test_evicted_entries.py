@@ -13,7 +13,7 @@ from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker.client import client as client_module
-from redis_state.worker.tasks.moves import watch_entry
+from redis_state.worker.tasks.move_parts import watch_entry
 from redis_state.worker.tasks.transitions import TaskTransitions
 from redis_state.worker.tasks.views import stream as watching
 from tests.support.processes.pools import SESSION, client_of

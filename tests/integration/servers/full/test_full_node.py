@@ -16,7 +16,7 @@ from redis_state.settings import make_settings
 from redis_state.testing import eventually
 from redis_state.transport.cluster.slots import slot_of
 from redis_state.worker import TaskContext
-from redis_state.worker.tasks.moves import watch_entry
+from redis_state.worker.tasks.move_parts import watch_entry
 from tests.support.processes.pools import client_of, key_of_queue, pool, queued
 from tests.support.samples import update
 from tests.support.servers.clusters import Cluster, running_cluster

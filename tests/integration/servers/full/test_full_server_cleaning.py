@@ -26,7 +26,7 @@ from redis_state.stores.archive_list import session_entry
 from redis_state.stores.base import ms
 from redis_state.stores.durable_events.store import DurableEventStore
 from redis_state.worker import TaskClient
-from redis_state.worker.tasks.moves import watch_entry
+from redis_state.worker.tasks.move_parts import watch_entry
 from tests.support.processes.pools import SESSION, client_of, queue_of, queued
 from tests.support.samples import event, steering
 from tests.support.scripts.replies import clock_ms, clock_passes

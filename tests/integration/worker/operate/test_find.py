@@ -19,7 +19,7 @@ from redis_state.stores.task_index import TaskIndex, indexed_move
 from redis_state.testing import eventually
 from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker import TaskClient, TaskContext
-from redis_state.worker.tasks.moves import watch_entry
+from redis_state.worker.tasks.move_parts import watch_entry
 from redis_state.worker.tasks.transitions import TaskTransitions
 from redis_state.worker.tasks.views.summary import TaskSummary
 from tests.support.processes.pools import SESSION, becomes, client_of, found_are, pool

@@ -21,7 +21,7 @@ from redis_state.testing import eventually
 from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker import TaskClient, TaskContext, TaskSummary
 from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
-from redis_state.worker.tasks.moves import watch_entry
+from redis_state.worker.tasks.move_parts import watch_entry
 from redis_state.worker.tasks.operate import bulk
 from redis_state.worker.tasks.operate.bulk import BulkOutcome
 from redis_state.worker.tasks.operate.reopen import Reopening

@@ -17,7 +17,7 @@ from redis_state.testing import eventually
 from redis_state.transport.sending.calls import CallSender
 from redis_state.transport.wire.resp import PreparedScript
 from redis_state.worker import Handler, TaskClient, TaskContext
-from redis_state.worker.tasks.moves import watch_entry
+from redis_state.worker.tasks.move_parts import watch_entry
 from tests.support.processes.pools import SESSION, becomes, client_of, pool
 from tests.support.tasks.crash_states import make_due, sweeper_of
 from tests.support.tasks.work import Work

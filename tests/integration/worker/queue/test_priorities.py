@@ -18,7 +18,7 @@ from redis_state.worker.queue.jobs.placing import place_by_record
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery.permits import queue_again
 from redis_state.worker.tasks.changes import TaskChanges
-from redis_state.worker.tasks.moves import watch_entry
+from redis_state.worker.tasks.move_parts import watch_entry
 from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.processes.deaths.die_prioritizing import PHASES
 from tests.support.processes.pools import SESSION, client_of, key_of_queue, queue_of
