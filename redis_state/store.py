@@ -42,6 +42,7 @@ from redis_state.stores.traces.bindings import BindingStore
 from redis_state.stores.traces.planner_events import PlannerEventStore
 from redis_state.stores.traces.sharing import TraceStore
 from redis_state.stores.traces.trajectories import TrajectoryStore
+from redis_state.timeouts import timeout
 from redis_state.transport.keys import Keys, token_digest
 from redis_state.transport.transport import Transport
 
@@ -249,7 +250,7 @@ class RedisStateStore(StateStoreContract):
         Also for calls that are not begun yet, and for those that a task in the background makes
         one right after the other.
         """
-        async with asyncio.timeout(limits.timeout("timeout_s", timeout_s)):
+        async with timeout(limits.timeout("timeout_s", timeout_s)):
             quiet = 0
             while quiet < _QUIET_TURNS:
                 if self.transport.sender.pending or self.base.unsettled() or self.events.pending():
@@ -274,7 +275,7 @@ class RedisStateStore(StateStoreContract):
             more = False
         more |= await self.memory.dismiss(self, timeout_s=_SUMMARIES_S)
         with suppress(TimeoutError, BackendError):
-            async with asyncio.timeout(_CLOSE_S):
+            async with timeout(_CLOSE_S):
                 more |= await self.pauses.save_unsaved()
                 if more:
                     await self.drain()

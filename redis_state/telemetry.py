@@ -21,6 +21,7 @@ from typing import Any, Protocol, cast
 
 from redis_state import limits
 from redis_state.errors import ConfigError
+from redis_state.timeouts import timeout
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -253,7 +254,7 @@ class GuardedSink:
     async def _deliver(self, event: Any) -> str | None:
         """Hand an event to the sink; name the kind of what went wrong."""
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with timeout(self._timeout_s):
                 await self._sink.emit(event)
         except BaseException as error:  # noqa: BLE001 - a host's sink, any failure
             return type(error).__name__

@@ -5,7 +5,6 @@ Nothing that is archived depends on a sign. Who lets go of what is not archived 
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from contextlib import suppress
 from time import monotonic
@@ -15,6 +14,7 @@ from redis_state.errors import BackendError
 from redis_state.scripts import raw
 from redis_state.store import RedisStateStore, process_name
 from redis_state.stores.kept_elsewhere import ElsewhereSigns
+from redis_state.timeouts import timeout
 from redis_state.transport.clock import us_of
 
 _EVERY_S = 15.0
@@ -56,7 +56,7 @@ class WorkingArchivers:
         if self._signed_at < 0:
             return
         with suppress(BackendError, TimeoutError):
-            async with asyncio.timeout(_LEAVE_S):
+            async with timeout(_LEAVE_S):
                 await self._store.base.scripts.zrem(self._key, raw(self._name))
 
     async def names(self) -> list[str]:

@@ -19,6 +19,7 @@ from typing import Self, TypeVar
 from redis_state.embedded.own_settings import ALONE, variables_of
 from redis_state.embedded.running import embedded_server
 from redis_state.errors import ConfigError
+from redis_state.timeouts import timeout
 from redis_state.transport.connections.address import Address
 
 T = TypeVar("T")
@@ -186,7 +187,7 @@ class WorkerPool:
         with suppress(ProcessLookupError):
             process.terminate()
         try:
-            async with asyncio.timeout(_STOP_S):
+            async with timeout(_STOP_S):
                 await process.wait()
         except TimeoutError:
             with suppress(ProcessLookupError):

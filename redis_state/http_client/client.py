@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
@@ -24,6 +23,7 @@ from redis_state.models.attributes import Attributes, check_attributes
 from redis_state.models.tasks import new_id
 from redis_state.serialization.payloads import need_end
 from redis_state.stores.sessions.session_log import Entry
+from redis_state.timeouts import timeout
 from redis_state.worker import OnBusy
 from redis_state.worker.client.operations import check_id
 from redis_state.worker.tasks.children.children import recorded_end, result_of
@@ -180,7 +180,7 @@ class HttpTaskClient(HttpOperations, HttpDecisions, HttpGathering, HttpMessaging
         Errors: TimeoutError; TaskUnknown if the session has no such task; BackendUnavailable after
         five minutes without the gateway.
         """
-        async with asyncio.timeout(limits.timeout("timeout_s", timeout_s)):
+        async with timeout(limits.timeout("timeout_s", timeout_s)):
             while True:
                 # The stream ends at once if the task has ended, also if it did so before.
                 events = self._streams.events(

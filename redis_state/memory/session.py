@@ -30,6 +30,7 @@ from redis_state.memory.types import (
 )
 from redis_state.memory.wire import document_of, state_of, turn_of
 from redis_state.serialization import codec
+from redis_state.timeouts import timeout
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -182,7 +183,7 @@ class SessionMemory:
         """
         del store
         with suppress(TimeoutError, RedisStateError):  # what cannot be saved is tried again below
-            async with asyncio.timeout(timeout_s):
+            async with timeout(timeout_s):
                 await self.flush()
         await self.aclose()
 

@@ -35,6 +35,7 @@ from redis_state.postgres.connection import (
     problem,
 )
 from redis_state.postgres.migrations import applied_version, apply_migrations
+from redis_state.timeouts import timeout, timeout_at
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -101,7 +102,7 @@ class PostgresLink:
         """
         ends = asyncio.get_running_loop().time() + self._timeout_s
         try:
-            async with asyncio.timeout_at(ends):
+            async with timeout_at(ends):
                 await self._lock.acquire()
         except TimeoutError:
             raise BackendUnavailable(self.address, "other calls are waiting for it") from None
@@ -182,7 +183,7 @@ class PostgresLink:
     async def _connected(self, left: float) -> PostgresConnection:
         if self._connection is not None and not self._connection.closed:
             return self._connection
-        async with asyncio.timeout(left):
+        async with timeout(left):
             opened = await connect(self._url)
         self._connection = opened
         if not await self._bounded(_settled(opened, self._is_prepared), left, opened):
@@ -226,7 +227,7 @@ class PostgresLink:
         async def make(opened: AsyncConnection[Any]) -> None:
             await apply_migrations(opened, self._schema, self._migrations)
 
-        async with asyncio.timeout(self._timeout_s):
+        async with timeout(self._timeout_s):
             opened = await connect(self._url)
         try:
             await self._bounded(_settled(opened, make), _MAKING_S, opened)

@@ -11,7 +11,6 @@ become, and so does `FolderClaims.prune`.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import secrets
 from collections.abc import Awaitable, Callable
@@ -20,6 +19,7 @@ from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import quote
 
 from redis_state.errors import PayloadLost, PayloadStoreUnavailable
+from redis_state.timeouts import timeout
 
 T = TypeVar("T")
 
@@ -87,7 +87,7 @@ class Elsewhere:
     async def _ask(self, to: str, call: Callable[..., Awaitable[T]], *arguments: Any) -> T:
         """Ask the store. One that does not answer is away. Errors: PayloadStoreUnavailable."""
         try:
-            async with asyncio.timeout(_ANSWER_S):
+            async with timeout(_ANSWER_S):
                 return await call(*arguments)
         except Exception as error:
             raise PayloadStoreUnavailable(to, type(error).__name__) from error

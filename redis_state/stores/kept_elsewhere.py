@@ -7,7 +7,6 @@ archived, and a sign every minute, also while nothing ends or the archive is awa
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import suppress
 from time import monotonic
 from typing import Literal
@@ -15,6 +14,7 @@ from typing import Literal
 from redis_state.errors import BackendError
 from redis_state.scripts import raw, topic_text
 from redis_state.stores.base import Base
+from redis_state.timeouts import timeout
 from redis_state.transport.clock import us_of
 
 Elsewhere = Literal["archive", "durable_events"]
@@ -44,7 +44,7 @@ class ElsewhereSigns:
     async def try_to_give(self, what: Elsewhere) -> None:
         """Give a sign if the server takes it soon. The next call tries again."""
         with suppress(BackendError, TimeoutError):
-            async with asyncio.timeout(_PATIENCE_S):
+            async with timeout(_PATIENCE_S):
                 await self.give(what)
 
     async def all(self) -> set[str]:

@@ -21,6 +21,7 @@ from typing import Any, cast
 import hiredis
 
 from redis_state.errors import BackendUnavailable, ConfigError, NoConnection, RedisStateError
+from redis_state.timeouts import timeout
 from redis_state.transport.connections.locator import Locator
 from redis_state.transport.connections.protocol import ProtocolBroken, RespProtocol
 from redis_state.transport.connections.reconnecting import ReconnectingConnection
@@ -234,7 +235,7 @@ class Subscriber:
             heard_at = protocol.heard_at
             wait_s = _SILENT_S if pinged else heard_at + _SILENT_S - monotonic()
             with suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
+                async with timeout(wait_s):
                     await protocol.lost()
                     return
 

@@ -21,6 +21,7 @@ from redis_state.agents.storage.protection import is_sealed
 from redis_state.backoff import Backoff
 from redis_state.errors import ConfigError
 from redis_state.serialization import codec
+from redis_state.timeouts import timeout
 
 if TYPE_CHECKING:
     import ssl
@@ -128,7 +129,7 @@ class ChatDriver:
             try:
                 with _asking():
                     # The client's own timeout begins again with each byte.
-                    async with asyncio.timeout(self._timeout_s):
+                    async with timeout(self._timeout_s):
                         answer = await self._client.post(
                             endpoint.url,
                             content=body,

@@ -22,6 +22,7 @@ from redis_state.archive.parquet.files.reading import FileReader
 from redis_state.archive.parquet.files.writing import FileChanges, FileWriting, delete_files
 from redis_state.archive.protocol import CallTurns, has_answered, overlooked
 from redis_state.errors import ArchiveFileMissing, ArchiveUnavailable
+from redis_state.timeouts import timeout
 
 T = TypeVar("T")
 
@@ -116,7 +117,7 @@ class FileCalls:
         limit_s = timeout_s or self._limit_s
         call = ArchiveCall(limit_s)
         try:
-            async with asyncio.timeout(limit_s), self._turns:
+            async with timeout(limit_s), self._turns:
                 if self._running >= _MOST_THREADS:
                     # A folder that says nothing keeps each of them.
                     raise ArchiveUnavailable(action, "earlier calls have not ended")

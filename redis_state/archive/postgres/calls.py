@@ -26,6 +26,7 @@ from redis_state.postgres.connection import (
     is_deadlock,
     problem,
 )
+from redis_state.timeouts import timeout_at
 
 T = TypeVar("T")
 
@@ -78,14 +79,14 @@ class PostgresCalls:
             cut(connection)
 
         try:
-            async with asyncio.timeout_at(until):
+            async with timeout_at(until):
                 await self._turns.acquire()
         except TimeoutError:
             raise ArchiveUnavailable(action, f"no answer in {timeout_s:g} s") from None
         connection: PostgresConnection | None = None
         try:
             try:
-                async with asyncio.timeout_at(until):
+                async with timeout_at(until):
                     connection = await self._connected()
                 timer = loop.call_at(until, end, connection)
                 try:

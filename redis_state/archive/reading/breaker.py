@@ -10,6 +10,7 @@ from typing import TypeVar
 from redis_state.archive.protocol import CallTurns, answered, patience
 from redis_state.errors import ArchiveUnavailable
 from redis_state.futures import unawaited
+from redis_state.timeouts import timeout
 
 T = TypeVar("T")
 
@@ -34,7 +35,7 @@ class CallBreaker:
         """Make a call. Errors: see `ArchiveReader.soon`."""
         self._refuse_if_left_alone()
         try:
-            async with asyncio.timeout(_TURN_S):
+            async with timeout(_TURN_S):
                 await self._turns.acquire()
         except TimeoutError:
             raise ArchiveUnavailable("read", f"other calls took all of {_TURN_S:g} s") from None

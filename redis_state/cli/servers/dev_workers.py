@@ -18,6 +18,7 @@ from typing import Any, Self
 
 from redis_state.embedded.own_settings import ALONE, OF_SERVERS, variables_of
 from redis_state.errors import BackendError
+from redis_state.timeouts import timeout
 from redis_state.worker import TaskClient
 
 GRACE_S = 2
@@ -165,7 +166,7 @@ class DevWorkers:
         """Wait until a worker serves; return why it does not."""
         ended = asyncio.create_task(child.process.wait())
         try:
-            async with asyncio.timeout(_START_S):
+            async with timeout(_START_S):
                 while not ended.done():
                     with suppress(BackendError):
                         if child.process.pid in {w.pid for w in await self._client.workers()}:
@@ -243,7 +244,7 @@ class DevWorkers:
         with suppress(ProcessLookupError):
             child.process.terminate()
         try:
-            async with asyncio.timeout(_STOP_S):
+            async with timeout(_STOP_S):
                 await child.process.wait()
         except TimeoutError:
             with suppress(ProcessLookupError):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from redis_state.archive import Archive, open_archive
 from redis_state.archive.identity import KnownArchive
 from redis_state.archive.waiting import ArchiveList
@@ -12,6 +10,7 @@ from redis_state.errors import ArchiveUnavailable, ConfigError
 from redis_state.settings import Settings
 from redis_state.store import RedisStateStore
 from redis_state.stores.archive_list import RecordList
+from redis_state.timeouts import timeout
 
 _QUESTION = "archive"
 _LATE_S = 3600.0
@@ -71,7 +70,7 @@ async def _look(store: RedisStateStore, archive: Archive, place: str) -> Finding
 
     nothing = "nothing is archived, and what waits stays in Redis"
     try:
-        async with asyncio.timeout(store.settings.connect_timeout_s):
+        async with timeout(store.settings.connect_timeout_s):
             known, found = await KnownArchive(store, archive).look()
     except TimeoutError:
         return finding("no answer", nothing, _REACH_IT)

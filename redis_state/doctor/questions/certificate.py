@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from redis_state.doctor.finding import NotReported
+from redis_state.timeouts import timeout
 from redis_state.transport.connections.address import Address
 
 
@@ -19,7 +20,7 @@ async def days_left(address: Address, *, timeout_s: float) -> float | None:
         return None
     name = options.get("ssl_server_name", options["host"])
     try:
-        async with asyncio.timeout(timeout_s):
+        async with timeout(timeout_s):
             _, writer = await asyncio.open_connection(
                 options["host"], options["port"], ssl=_context(options), server_hostname=name
             )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from redis_state.doctor.finding import Finding, Found, Verdict, answered
 from redis_state.store import RedisStateStore
+from redis_state.timeouts import timeout
 
 if TYPE_CHECKING:
     from pydantic import SecretStr
@@ -57,7 +57,7 @@ async def _tables(events: DurableEventStore, url: SecretStr, timeout_s: float) -
     from redis_state.stores.durable_events.schema import MIGRATIONS, SCHEMA  # noqa: PLC0415
 
     try:
-        async with asyncio.timeout(timeout_s):
+        async with timeout(timeout_s):
             opened = await connect(url)
             try:
                 async with opened.settled():

@@ -20,6 +20,7 @@ from redis_state.errors import BackendUnavailable, RedisStateError
 from redis_state.gateway.durable_streams.frames import HEARTBEAT_S, event_lines
 from redis_state.models.streams import StreamPage, StreamView, media_type
 from redis_state.stores.streams.streams import StreamStore
+from redis_state.timeouts import timeout
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -106,7 +107,7 @@ class StreamFeed:
         Errors: that of a feed that hears no more. Its clients would read again without a pause.
         """
         with suppress(TimeoutError):
-            async with asyncio.timeout(max(0.0, within_s)):
+            async with timeout(max(0.0, within_s)):
                 while self.version == since and self.error is None:
                     await self._changed.wait()
         if self.error is not None:

@@ -6,7 +6,6 @@ shall hold everywhere.
 
 from __future__ import annotations
 
-import asyncio
 import heapq
 import math
 import time
@@ -19,6 +18,7 @@ from starlette.requests import ClientDisconnect, HTTPConnection, Request
 
 from redis_state import limits
 from redis_state.gateway.answers import HttpProblem
+from redis_state.timeouts import timeout
 
 _MOST_CALLERS = 10_000
 _MOST_DIGITS = 18
@@ -160,7 +160,7 @@ async def read_body(connection: HTTPConnection, *, most: int) -> bytes:
         raise too_large
     body = bytearray()
     try:
-        async with asyncio.timeout(_BODY_S):
+        async with timeout(_BODY_S):
             async for chunk in request.stream():
                 body += chunk
                 if len(body) > most:
@@ -177,7 +177,7 @@ async def drop_body(connection: HTTPConnection, *, most: int) -> None:
     """Read and drop what is left of a body, so that its client comes to read the answer."""
     size = 0
     with suppress(TimeoutError, ClientDisconnect):
-        async with asyncio.timeout(_BODY_S):
+        async with timeout(_BODY_S):
             async for chunk in cast("Request", connection).stream():
                 size += len(chunk)
                 if size > most:

@@ -19,6 +19,7 @@ from redis_state.gateway.streaming.wanted import EVERYTHING, Visible, Wanted
 from redis_state.models import UpdateType
 from redis_state.models.tasks import utc_now
 from redis_state.store import RedisStateStore
+from redis_state.timeouts import timeout
 from redis_state.transport.key_text import escape
 
 MOST_FRAMES: Final = 256
@@ -68,7 +69,7 @@ class Hub:
     async def __aexit__(self, *_: object) -> None:
         self.end_streams()
         with suppress(TimeoutError):
-            async with asyncio.timeout(_FAREWELL_S):
+            async with timeout(_FAREWELL_S):
                 await self._all_left.wait()
         if self._ticker is not None:
             self._ticker.cancel()

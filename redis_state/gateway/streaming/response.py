@@ -10,6 +10,7 @@ from urllib.parse import parse_qs
 
 from redis_state.gateway.failures import log_failure
 from redis_state.gateway.streaming.events import come_back_later
+from redis_state.timeouts import timeout
 
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
@@ -64,7 +65,7 @@ class EventStream:
     async def send_body(self, receive: Receive, send: Send) -> None:
         """Send what follows the head."""
         listener: asyncio.Task[None] | None = None
-        connected = asyncio.timeout(None)
+        connected = timeout(None)
         try:
             async with connected:
                 listener = asyncio.create_task(_listen(receive, connected))

@@ -34,6 +34,7 @@ from redis_state.http_client.requests.problems import Problem, read_problem
 from redis_state.http_client.requests.sending import Sending
 from redis_state.models.tasks import new_id
 from redis_state.serialization import codec
+from redis_state.timeouts import timeout
 
 # A token, or what returns the one to be used now; None for none.
 Credentials: TypeAlias = str | Callable[[], str | Awaitable[str]] | None
@@ -195,11 +196,11 @@ class GatewayCaller:
         most_s = max(min(self._timeout_s / parts, until - now), 0.001)
         # A handshake that is cancelled leaves its socket open, so that it ends before: TCP and TLS
         # have half of the time each.
-        timeout = httpx.Timeout(None, connect=min(_CONNECT_S, most_s / 2))
+        times = httpx.Timeout(None, connect=min(_CONNECT_S, most_s / 2))
         sending = self._sending()
         try:
-            async with asyncio.timeout(most_s):
-                return await self._send(ask, {}, timeout, sending)
+            async with timeout(most_s):
+                return await self._send(ask, {}, times, sending)
         except TimeoutError:
             text = "no answer in time" if sending.maybe else "no connection in time"
             return _Failure(text, sent=sending.maybe)
@@ -354,7 +355,7 @@ async def _read_some(response: httpx.Response) -> bytes:
     """Read the answer that came instead of a stream: its begin, and not for long."""
     body = b""
     try:
-        async with asyncio.timeout(_CONNECT_S), aclosing(_chunks(response)) as chunks:
+        async with timeout(_CONNECT_S), aclosing(_chunks(response)) as chunks:
             async for chunk in chunks:
                 body += chunk
                 if len(body) > _LONGEST_PROBLEM:

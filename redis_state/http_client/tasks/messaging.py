@@ -19,6 +19,7 @@ from redis_state.http_client.requests.streams import UpdateStreams
 from redis_state.http_client.tasks.paths import task_path
 from redis_state.models import UpdateType
 from redis_state.serialization import codec
+from redis_state.timeouts import timeout
 from redis_state.worker import PublishedValue
 from redis_state.worker.tasks.messaging.messages import REQUEST_TIMEOUT_S, late_reply
 from redis_state.worker.tasks.messaging.payloads import (
@@ -149,7 +150,7 @@ class HttpMessaging:
             reconnect_timeout_s=wait_s,
         )
         with suppress(TimeoutError):
-            async with asyncio.timeout(wait_s), aclosing(events):
+            async with timeout(wait_s), aclosing(events):
                 async for event in events:
                     if _may_announce(event, key):
                         found = await self._caller.call(ask)

@@ -21,6 +21,7 @@ from redis_state.integrations.a2a.backend import A2ABackend
 from redis_state.integrations.a2a.convert import status_of, task_of
 from redis_state.integrations.a2a.queues import feed_check_s
 from redis_state.stores.a2a.task_model import Phase, Ref, VersionedTask
+from redis_state.timeouts import timeout
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -107,7 +108,7 @@ class InterruptibleExecutor(AgentExecutor):
         if task is not None:
             context.current_task = task
         try:
-            async with asyncio.timeout(self._stop_s):
+            async with timeout(self._stop_s):
                 await self.inner.cancel(context, event_queue)
         except Exception:
             log.exception("the agent of task %r could not be asked to cancel", ref.task_id)

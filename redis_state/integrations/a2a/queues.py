@@ -29,6 +29,7 @@ from redis_state.primitives.log.rows import Bounds
 from redis_state.primitives.signal import Row
 from redis_state.stores.a2a.task_model import Phase, Ref
 from redis_state.stores.a2a.tasks import new_write
+from redis_state.timeouts import timeout
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -160,7 +161,7 @@ class _Tap:
 
     async def give(self, event: Event) -> None:
         """Put an event into the queue."""
-        async with asyncio.timeout(_PUT_S):
+        async with timeout(_PUT_S):
             await self.queue.enqueue_event(event)
 
 
@@ -297,7 +298,7 @@ class RedisQueueManager(QueueManager):
                         return
                 if page.at_end:
                     break
-            async with asyncio.timeout(2 * lease_s + _PUT_S):
+            async with timeout(2 * lease_s + _PUT_S):
                 while tap.ref is not None and not tap.queue.is_closed():
                     found = await owner.repeat(partial(owner.look, tap.ref))
                     if found is None or found.phase is Phase.GONE:
@@ -321,7 +322,7 @@ class RedisQueueManager(QueueManager):
     async def _end_tap(self, task_id: str, tapped: EventQueueLegacy) -> None:
         """Close a tap once it is read, and after a while also if nobody is there to read it."""
         try:
-            async with asyncio.timeout(_PUT_S):
+            async with timeout(_PUT_S):
                 await tapped.close()
         except TimeoutError:
             await tapped.close(immediate=True)

@@ -6,7 +6,6 @@ planner = ReactPlanner(..., state_store=create_store(), short_term_memory=memory
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -27,6 +26,7 @@ from redis_state.integrations.penguiflow.adapter.private_names import (
 )
 from redis_state.memory import MemoryTypes, PlannerMemory, turns_named
 from redis_state.memory.types import Summarizer
+from redis_state.timeouts import timeout
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -111,7 +111,7 @@ async def remembering(
         if memory is not None:
             _warn_of(type(memory).__name__)
             with suppress(TimeoutError):
-                async with asyncio.timeout(summary_s):
+                async with timeout(summary_s):
                     await memory.flush()
             await save_memory(planner, memory, tool_context)
         return

@@ -43,6 +43,7 @@ from redis_state.stores.a2a.task_model import (
     Written,
 )
 from redis_state.stores.a2a.tasks import A2ATasks, new_write
+from redis_state.timeouts import timeout
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -384,7 +385,7 @@ class A2AOwner:
             found = await self.tasks.read(ref)
             if found is not None and found.phase is Phase.ENDED and found.unannounced:
                 try:
-                    async with asyncio.timeout(_PARKED_MS / 1000):
+                    async with timeout(_PARKED_MS / 1000):
                         await on_orphan(ref, found.body)
                 except Exception:
                     log.exception("reporting the end of task %r failed", ref.task_id)

@@ -32,6 +32,7 @@ from redis_state.stores.durable_events.waiting import EventBacklog, EventList
 from redis_state.stores.durable_events.writer import EventWriter
 from redis_state.stores.kept_elsewhere import ElsewhereSigns
 from redis_state.stores.traces.audit_events import EventStore, trace_of, write_event
+from redis_state.timeouts import timeout
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -231,7 +232,7 @@ class DurableEventStore(EventStore):
         """Move what this loop has saved, now. What cannot be moved in time stays in Redis."""
         parts = self._of_this_loop()
         with suppress(TimeoutError, BackendError):
-            async with asyncio.timeout(timeout_s):
+            async with timeout(timeout_s):
                 await asyncio.gather(*(self._list.begin(each, delay_ms=0) for each in parts.own))
                 while True:
                     report = await self.forward()
@@ -271,7 +272,7 @@ class DurableEventStore(EventStore):
         while True:
             await self._signs.try_to_give("durable_events")
             with suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
+                async with timeout(wait_s):
                     await parts.saved.wait()
                 parts.saved.clear()
                 # What is due an eighth of the delay after its save is read by three eighths. The

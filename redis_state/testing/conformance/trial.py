@@ -34,6 +34,7 @@ from redis_state.testing.conformance.host import (
 )
 from redis_state.testing.conformance.orders import HANDLER, WorkerOrder
 from redis_state.testing.stores import own_settings
+from redis_state.timeouts import timeout
 from redis_state.worker import OpenPause, TaskClient
 from redis_state.worker.runs.waiting import shielded
 
@@ -207,7 +208,7 @@ class Trial:
     async def stopped(self, process: asyncio.subprocess.Process) -> None:
         """Wait for the end of a worker that stops."""
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with timeout(self._timeout_s):
                 await process.wait()
         except TimeoutError:
             raise AssertionError(

@@ -23,6 +23,7 @@ from typing import Any
 
 from redis_state.backoff import Backoff
 from redis_state.errors import BackendUnavailable, NoConnection, OutcomeUnknown
+from redis_state.timeouts import timeout
 from redis_state.transport.cluster.detour import Detour
 from redis_state.transport.cluster.node import DENSE, NodeSender
 from redis_state.transport.cluster.slots import SLOTS, SlotMap, read_slot_map, slot_of
@@ -112,7 +113,7 @@ class ClusterSender(CallSender):
 
     async def drain(self, timeout_s: float | None = None) -> None:
         """Wait until every queued call has its outcome. Errors: TimeoutError."""
-        async with asyncio.timeout(timeout_s):
+        async with timeout(timeout_s):
             while self.pending:
                 await asyncio.gather(*(node.drain() for node in self._nodes.values()))
                 if self._detours:

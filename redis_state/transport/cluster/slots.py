@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from redis.exceptions import RedisError, ResponseError
 
 from redis_state.errors import BackendUnavailable, ConfigError, NoConnection
+from redis_state.timeouts import timeout
 from redis_state.transport.connections.address import Address, Endpoint
 from redis_state.transport.connections.login import connect_and_log_in
 from redis_state.transport.wire.reply_errors import connect_error
@@ -95,7 +96,7 @@ async def _ask(address: Address, node: Endpoint, timeout_s: float) -> SlotMap | 
     except ConfigError as error:
         return BackendUnavailable(str(address.server(node)), str(error), final=True)
     try:
-        async with asyncio.timeout(timeout_s):
+        async with timeout(timeout_s):
             await connect_and_log_in(connection)
             query = connection.pack_command("CLUSTER", "SLOTS")
             await connection.send_packed_command(query, check_health=False)

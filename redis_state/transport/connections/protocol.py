@@ -22,6 +22,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from redis_state.errors import BackendUnavailable, NoConnection
 from redis_state.settings import Credentials
+from redis_state.timeouts import timeout
 from redis_state.transport.connections.address import Address, RedisConnection
 from redis_state.transport.connections.login import (
     LoginFailed,
@@ -193,7 +194,7 @@ async def open_protocol(
     checked = b""
     began = monotonic()
     try:
-        async with asyncio.timeout(timeout_s):
+        async with timeout(timeout_s):
             await connect_and_log_in(connection)
             stated = await _greet(connection)
             if check is not None:
@@ -260,7 +261,7 @@ async def _tls_failure(address: Address) -> NoConnection | None:
     try:
         if "ssl_certfile" in address.options:
             context.load_cert_chain(address.options["ssl_certfile"], address.options["ssl_keyfile"])
-        async with asyncio.timeout(_TLS_TRY_S):
+        async with timeout(_TLS_TRY_S):
             reader, writer = await asyncio.open_connection(host, port, ssl=context)
             try:
                 if address.scheme == "rediss":

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from redis_state.backoff import Backoff
 from redis_state.errors import BackendUnavailable
+from redis_state.timeouts import timeout
 from redis_state.transport.connections.address import Address
 from redis_state.transport.connections.locator import Locator
 from redis_state.transport.connections.protocol import Check, RespProtocol, open_protocol
@@ -100,7 +101,7 @@ class ReconnectingConnection:
         of_use, listener = False, self._listener
         try:
             address = await self._locator.locate()
-            opening = asyncio.timeout(None)
+            opening = timeout(None)
             watching = None
             if self._locator.moves:
                 watching = asyncio.create_task(self._leave_when_moved(address, opening))

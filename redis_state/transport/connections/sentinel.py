@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, cast
 from redis.exceptions import RedisError, ResponseError
 
 from redis_state.errors import BackendUnavailable, NoConnection
+from redis_state.timeouts import timeout
 from redis_state.transport.connections.address import Address, Endpoint, RedisConnection
 from redis_state.transport.wire.reply_errors import connect_error
 
@@ -91,7 +92,7 @@ class Sentinels:
             self._listening = asyncio.create_task(self._listen(), name="redis_state sentinel")
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(_ASK_AGAIN_S):
+                async with timeout(_ASK_AGAIN_S):
                     await self._news.wait()
             first = self._sentinels[0]
             answer = await self._ask(first, connect_s=min(_ANSWER_S, self._timeout_s))
@@ -115,7 +116,7 @@ class Sentinels:
 
     async def _ask(self, sentinel: _Sentinel, *, connect_s: float) -> _Answer | NoConnection | None:
         try:
-            async with asyncio.timeout(connect_s + _ANSWER_S):
+            async with timeout(connect_s + _ANSWER_S):
                 return await sentinel.ask(connect_s)
         except (RedisError, OSError, TimeoutError) as error:
             return connect_error(error, str(sentinel.address))
@@ -174,7 +175,7 @@ class _Sentinel:
         """
         connection = self.address.connection(connect_timeout_s=_ANSWER_S)
         try:
-            async with asyncio.timeout(_ANSWER_S):
+            async with timeout(_ANSWER_S):
                 await connection.connect()
             subscribe = connection.pack_command("SUBSCRIBE", *_ANNOUNCED)
             await connection.send_packed_command(subscribe, check_health=False)
@@ -194,7 +195,7 @@ class _Sentinel:
         connection, name = self._connection, self._service
         if connection is None:
             connection = self._connection = self.address.connection(connect_timeout_s=connect_s)
-            async with asyncio.timeout(connect_s):
+            async with timeout(connect_s):
                 await connection.connect()
             if self._connection is not connection:
                 await _disconnect(connection)
@@ -205,7 +206,7 @@ class _Sentinel:
             *connection.pack_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name),
             *connection.pack_command("SENTINEL", "MASTER", name),
         ]
-        async with asyncio.timeout(_ANSWER_S):
+        async with timeout(_ANSWER_S):
             await connection.send_packed_command(query, check_health=False)
             place: Any = await _read(connection)
             stated: Any = await _read(connection)

@@ -45,6 +45,7 @@ from redis_state.errors import (
     NoConnection,
     OutcomeUnknown,
 )
+from redis_state.timeouts import timeout
 from redis_state.transport.connections.locator import Locator
 from redis_state.transport.connections.protocol import RespProtocol
 from redis_state.transport.connections.reconnecting import ReconnectingConnection
@@ -201,7 +202,7 @@ class Sender(OrderedCalls):
         if self.pending:
             if self._idle is None:
                 self._idle = asyncio.Event()
-            async with asyncio.timeout(timeout_s):
+            async with timeout(timeout_s):
                 await self._idle.wait()
 
     async def aclose(self, *, drain_s: float = 5.0) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from redis_state.errors import BackendError, ConfigError
 from redis_state.primitives.lease import Leases, new_owner
 from redis_state.store import RedisStateStore
+from redis_state.timeouts import timeout
 from redis_state.worker.queue.jobs.job_format import CRON_PREFIX
 
 if TYPE_CHECKING:
@@ -191,7 +192,7 @@ class CronRunner:
     async def _run(self, job: CronJob, moment: datetime) -> None:
         try:
             if await self._moments.take(job, round(moment.timestamp() * 1000)):
-                async with asyncio.timeout(job.timeout_s or _LONGEST_S):
+                async with timeout(job.timeout_s or _LONGEST_S):
                     await job.coroutine({"job_id": job.name, "job_try": 1})
         except Exception:
             log.exception("the cron job %s failed", job.name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from dataclasses import replace
@@ -25,6 +24,7 @@ from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
 from redis_state.stores.sessions.session_log import Entry
 from redis_state.stores.sessions.tasks import NO_CONTEXT
+from redis_state.timeouts import timeout
 from redis_state.transport.clock import ms_of
 from redis_state.worker.client.erasing import ClientErasing
 from redis_state.worker.client.gathering import ClientGathering
@@ -250,14 +250,14 @@ class TaskClient(ClientSteering, ClientGathering, ClientMessaging, ClientErasing
 
         Errors: TimeoutError; TaskUnknown if the session has no such task.
         """
-        async with asyncio.timeout(limits.timeout("timeout_s", timeout_s)):
+        async with timeout(limits.timeout("timeout_s", timeout_s)):
             while True:
                 # The cursor first: an end after the check then also comes after the cursor.
                 cursor = await self.store.update_cursor(session_id)
                 ended = await self._look(session_id, task_id)
                 # Changes without an update, such as a cleared session, are noticed in time.
                 with suppress(CursorGap, TimeoutError):
-                    async with asyncio.timeout(_CHECK_EVERY_S):
+                    async with timeout(_CHECK_EVERY_S):
                         ended = ended or await self._watch_for_end(session_id, task_id, cursor)
                 if ended is not None:
                     return ended

@@ -15,6 +15,7 @@ from redis_state.erasure.session import Progress
 from redis_state.errors import InvalidField
 from redis_state.models.attributes import AttributeValue
 from redis_state.store import RedisStateStore
+from redis_state.timeouts import timeout
 from redis_state.worker.queue.jobs.withdrawing import withdraw
 from redis_state.worker.queue.queue import Queue
 
@@ -139,7 +140,7 @@ class ClientErasing(ABC):
             await self.cancel(session_id, task_id, reason=_REASON, hard=True)
         # Those that still run then lose their leases.
         with suppress(TimeoutError):
-            async with asyncio.timeout(limits.timeout("timeout_s", timeout_s)):
+            async with timeout(limits.timeout("timeout_s", timeout_s)):
                 while await eraser.running(session_id):  # noqa: ASYNC110 - another process ends them
                     await asyncio.sleep(_PAUSE_S)
         return len(unfinished)

@@ -16,6 +16,7 @@ from redis_state.models.attributes import AttributeValue, check_attributes
 from redis_state.scripts import Fence
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
+from redis_state.timeouts import timeout
 from redis_state.worker.handler.children import ContextChildren
 from redis_state.worker.handler.messaging import ContextMessaging, RunMessaging
 from redis_state.worker.handler.pauses import DECIDED, SHORT_SLEEP, ContextPauses
@@ -370,7 +371,7 @@ class TaskContext(ContextMessaging, ContextPauses, ContextChildren):
                 wait_ms, under = await self._take(name, rate, cost, under)
                 if wait_ms:
                     with suppress(TimeoutError):
-                        async with asyncio.timeout(wait_ms / 1000):
+                        async with timeout(wait_ms / 1000):
                             await self.inbox.until_over()
             return
         while wait_ms:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from redis_state.errors import BackendError, NoConnection
+from redis_state.timeouts import timeout
 from redis_state.transport.subscriber import Subscription
 from redis_state.worker.observe.stats import Polls
 from redis_state.worker.queue.jobs.job import ClaimedJob, JobPayload, RunAgain
@@ -84,7 +85,7 @@ class QueueLoop:
                 await self._claim_from(name, most)
             self._polls.now()
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._poll_s):
+                async with timeout(self._poll_s):
                     await self._woken.wait()
 
     async def listen(self) -> None:

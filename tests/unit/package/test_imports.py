@@ -21,6 +21,7 @@ LAYERS = (
             "backoff",
             "futures",
             "settings",
+            "timeouts",
             "timers",
         ),
         "private_file",

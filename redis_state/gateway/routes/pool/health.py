@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from starlette.responses import Response
 
 from redis_state.errors import BackendError
 from redis_state.gateway.answers import HttpProblem, answer, not_found
 from redis_state.gateway.calls import ApiCall, Operation, Over
 from redis_state.gateway.results import HealthResult
+from redis_state.timeouts import timeout
 
 _PATIENCE_S = 2.0
 
@@ -23,7 +22,7 @@ async def healthz(call: ApiCall) -> Response:
 async def readyz(call: ApiCall) -> Response:
     """Return whether the store answers. It names no address."""
     try:
-        async with asyncio.timeout(_PATIENCE_S):
+        async with timeout(_PATIENCE_S):
             await call.store.transport.commands.time()
     except (TimeoutError, BackendError):
         wait = {"retry-after": "2"}

@@ -13,6 +13,7 @@ from redis_state import limits
 from redis_state.errors import InvalidField
 from redis_state.integrations.penguiflow.durable.shared_session import SharedSession
 from redis_state.stores.contexts.groups import GroupStep
+from redis_state.timeouts import timeout
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -111,7 +112,7 @@ class GroupSession(SharedSession):
     ) -> tuple[TaskGroup | None, bool]:
         """Wait until a group has ended in any process; return it, and whether time ran out."""
         try:
-            async with asyncio.timeout(limits.timeout("timeout_s", timeout_s)):
+            async with timeout(limits.timeout("timeout_s", timeout_s)):
                 while True:
                     group = await self._group(group_id)
                     if group is None or group.status in _OVER:

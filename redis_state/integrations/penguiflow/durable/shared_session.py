@@ -27,6 +27,7 @@ from penguiflow.steering import (
 
 from redis_state.errors import BackendError, CursorGap, LostRace
 from redis_state.integrations.penguiflow.durable.registry import ENDED, LEFT, SharedRegistry
+from redis_state.timeouts import timeout
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -195,7 +196,7 @@ class SharedSession(StreamingSession):  # type: ignore[misc]  # penguiflow has n
         if self._status(task_id) in ENDED:
             return
         try:
-            async with asyncio.timeout(_FINISH_S):
+            async with timeout(_FINISH_S):
                 await self._registry.update_task(
                     task_id, status=TaskStatus.CANCELLED, error="session_closed"
                 )

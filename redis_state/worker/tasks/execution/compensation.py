@@ -45,6 +45,7 @@ from redis_state.models import TaskStatus
 from redis_state.serialization import codec
 from redis_state.serialization.payloads import Payloads
 from redis_state.store import RedisStateStore
+from redis_state.timeouts import timeout
 from redis_state.worker.tasks.execution.exits import TaskHandedBack, kind_of
 from redis_state.worker.tasks.execution.inbox import UNDOING, Inbox, TaskCancelled
 from redis_state.worker.tasks.execution.steps import Steps
@@ -232,7 +233,7 @@ class Compensations:
             self._started.replay.rehearsal = None
             left = self._left(failing.status)
             try:
-                async with asyncio.timeout(max(0.0, ends_s - monotonic())):
+                async with timeout(max(0.0, ends_s - monotonic())):
                     await self._undo_all(left, failing)
             except TimeoutError:
                 # A compensation that had a whole run for itself does not get another one.
@@ -359,7 +360,7 @@ class Compensations:
         while not self._is_complete(steps):
             rehearsal.moved.clear()
             try:
-                async with asyncio.timeout(IDLE_S if rehearsal.waiting else None):
+                async with timeout(IDLE_S if rehearsal.waiting else None):
                     await rehearsal.moved.wait()
             except TimeoutError:
                 break

@@ -32,6 +32,7 @@ from redis_state.errors import (
 from redis_state.models import SteeringEvent, SteeringEventType
 from redis_state.primitives.signal import Row
 from redis_state.store import RedisStateStore
+from redis_state.timeouts import timeout
 from redis_state.timers import SharedTimers
 from redis_state.transport.key_text import entry_id
 from redis_state.worker.tasks.execution.follower import AGAIN_S, SteeringFollower
@@ -167,13 +168,13 @@ class Inbox:
         if self._replay.rehearsal is not None and not self._has_for(lane):
             await self._replay.rehearsal.end("inbox")
         try:
-            async with asyncio.timeout(limits.timeout("timeout_s", timeout_s)):
+            async with timeout(limits.timeout("timeout_s", timeout_s)):
                 while not self._has_for(lane):
                     self.raise_if_over()
                     self._arrived.clear()
                     with suppress(TimeoutError):
                         # Withheld events become due after a while, without a message.
-                        async with asyncio.timeout(AGAIN_S if self._holds_for(lane) else None):
+                        async with timeout(AGAIN_S if self._holds_for(lane) else None):
                             await self._arrived.wait()
         except TimeoutError:
             lane.go_live()

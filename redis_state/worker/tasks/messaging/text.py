@@ -33,6 +33,7 @@ from redis_state.models import StateUpdate, UpdateType
 from redis_state.scripts import LaneState, TaskKeys
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
+from redis_state.timeouts import timeout
 from redis_state.worker.tasks.execution.inbox import Inbox
 from redis_state.worker.tasks.messaging.whole_tokens import WholeTokens
 from redis_state.worker.tasks.move_parts import announcement
@@ -192,7 +193,7 @@ class TextWriter:
         if kind is not None and issubclass(kind, asyncio.CancelledError):
             # By a timeout of the handler's own, perhaps: it goes on, and so do those who watch.
             with suppress(TimeoutError):
-                async with asyncio.timeout(_LAST_S):
+                async with timeout(_LAST_S):
                     await self._abandon(of_its_own=self._texts.inbox.over is None)
             return
         if kind is not None:

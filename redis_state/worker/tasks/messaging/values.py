@@ -8,7 +8,6 @@ publishes then stands, whatever an earlier attempt has published.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from redis_state.models import StateUpdate, UpdateType
 from redis_state.scripts import ReplyCode, TaskKeys, raw
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
+from redis_state.timeouts import timeout
 from redis_state.worker.tasks.messaging.payloads import check_name, read_payload, write_payload
 from redis_state.worker.tasks.move_parts import announcement
 from redis_state.worker.tasks.recorded.lanes import Lane
@@ -177,7 +177,7 @@ async def until_found(
         if state.status.is_terminal or left_s <= 0:
             return None
         with suppress(CursorGap, TimeoutError):
-            async with asyncio.timeout(min(left_s, _CHECK_EVERY_S)):
+            async with timeout(min(left_s, _CHECK_EVERY_S)):
                 updates = store.watch_updates(session_id, after=cursor, task_id=task_id)
                 await _until_announced(updates, notice)
                 continue
