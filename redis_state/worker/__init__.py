@@ -25,7 +25,8 @@ from redis_state.worker.tasks.execution.retries import RetryPolicy, retried
 from redis_state.worker.tasks.execution.running import RunningStep
 from redis_state.worker.tasks.execution.steps import StepPolicy
 from redis_state.worker.tasks.messaging.mailbox import TaskMessage
-from redis_state.worker.tasks.messaging.text import ShownText, TextReader, TextWriter
+from redis_state.worker.tasks.messaging.text import TextWriter
+from redis_state.worker.tasks.messaging.text_reader import ShownText, TextReader
 from redis_state.worker.tasks.messaging.values import PublishedValue
 from redis_state.worker.tasks.operate.bulk import BulkAction, BulkItem, BulkOutcome, BulkReport
 from redis_state.worker.tasks.recorded.compensations import Compensation
