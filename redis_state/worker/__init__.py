@@ -16,8 +16,9 @@ from redis_state.worker.queue.control import Queues
 from redis_state.worker.queue.limits import KeyLimits, QueueInfo, Rate
 from redis_state.worker.queue.rates import Rates, RateUse
 from redis_state.worker.runs.config import Handler
-from redis_state.worker.schedules.client import Occurrence, Schedules, ScheduleView
+from redis_state.worker.schedules.client import Schedules
 from redis_state.worker.schedules.model import Schedule, occurrence_of
+from redis_state.worker.schedules.views import Occurrence, ScheduleView
 from redis_state.worker.tasks.children.requests import ChildTask
 from redis_state.worker.tasks.execution.exits import TaskHandedBack
 from redis_state.worker.tasks.execution.inbox import TaskCancelled
