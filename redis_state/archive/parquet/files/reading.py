@@ -26,8 +26,9 @@ from redis_state.archive.parquet.files.columns import (
     records_of,
     rows_of,
 )
+from redis_state.archive.parquet.files.data_files import NEW, DataFile, Files
 from redis_state.archive.parquet.files.footers import Footers
-from redis_state.archive.parquet.files.log import NEW, DataFile, FileGone, FileLog, Files
+from redis_state.archive.parquet.files.log import FileGone, FileLog
 from redis_state.errors import ArchiveUnavailable
 
 # A file of so many bytes is read as one.

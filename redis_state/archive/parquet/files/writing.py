@@ -35,7 +35,8 @@ from redis_state.archive.parquet.files.columns import (
     table_of,
     task_values,
 )
-from redis_state.archive.parquet.files.log import NEW, DataFile, FileLog, LogChange
+from redis_state.archive.parquet.files.data_files import NEW, DataFile
+from redis_state.archive.parquet.files.log import FileLog, LogChange
 from redis_state.archive.parquet.files.reading import FileReader, Place, Record, record_keys
 from redis_state.postgres.text import plain_text
 
