@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 from redis_state.errors import InvalidField
@@ -28,6 +29,28 @@ def check_attributes(field: str, given: Any) -> dict[str, AttributeValue]:
     if len(attributes) > MOST_ATTRIBUTES:
         raise InvalidField(field, f"must be at most {MOST_ATTRIBUTES}, not {len(attributes)}")
     return {_name(field, name): _value(field, name, attributes[name]) for name in attributes}
+
+
+def read_attributes(field: str, given: Iterable[str]) -> dict[str, Any]:
+    """Read attributes as people write them: each is NAME=VALUE, a number or a bool as in JSON.
+
+    They are not checked. Errors: InvalidField.
+    """
+    attributes: dict[str, Any] = {}
+    for each in given:
+        name, sign, text = each.partition("=")
+        if not sign:
+            raise InvalidField(field, "is of the form NAME=VALUE")
+        attributes[name] = _stated(text)
+    return attributes
+
+
+def _stated(text: str) -> Any:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return value if isinstance(value, str | int) else text
 
 
 def _name(field: str, name: Any) -> str:

@@ -16,8 +16,9 @@ from redis_state.worker.queue.control import Queues
 from redis_state.worker.queue.limits import KeyLimits, QueueInfo, Rate
 from redis_state.worker.queue.rates import Rates, RateUse
 from redis_state.worker.runs.config import Handler
-from redis_state.worker.schedules.client import Occurrence, Schedules, ScheduleView
+from redis_state.worker.schedules.client import Schedules
 from redis_state.worker.schedules.model import Schedule, occurrence_of
+from redis_state.worker.schedules.views import Occurrence, ScheduleView
 from redis_state.worker.tasks.children.requests import ChildTask
 from redis_state.worker.tasks.execution.exits import TaskHandedBack
 from redis_state.worker.tasks.execution.inbox import TaskCancelled
@@ -25,7 +26,8 @@ from redis_state.worker.tasks.execution.retries import RetryPolicy, retried
 from redis_state.worker.tasks.execution.running import RunningStep
 from redis_state.worker.tasks.execution.steps import StepPolicy
 from redis_state.worker.tasks.messaging.mailbox import TaskMessage
-from redis_state.worker.tasks.messaging.text import ShownText, TextReader, TextWriter
+from redis_state.worker.tasks.messaging.text import TextWriter
+from redis_state.worker.tasks.messaging.text_reader import ShownText, TextReader
 from redis_state.worker.tasks.messaging.values import PublishedValue
 from redis_state.worker.tasks.operate.bulk import BulkAction, BulkItem, BulkOutcome, BulkReport
 from redis_state.worker.tasks.recorded.compensations import Compensation

@@ -26,7 +26,8 @@ from redis_state.archive.parquet import answers, sharing
 from redis_state.archive.parquet.calls import FileCalls
 from redis_state.archive.parquet.ended import ended_tasks
 from redis_state.archive.parquet.files.columns import KINDS, folder_of
-from redis_state.archive.parquet.files.log import NEW, LogChange
+from redis_state.archive.parquet.files.data_files import NEW
+from redis_state.archive.parquet.files.log import LogChange
 from redis_state.archive.parquet.files.objects import open_objects
 from redis_state.archive.parquet.files.reading import FileReader
 from redis_state.archive.parquet.files.writing import (

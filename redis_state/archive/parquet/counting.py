@@ -7,7 +7,7 @@ from collections import Counter
 from redis_state.archive.erased import OF_SESSIONS
 from redis_state.archive.model import RecordKind
 from redis_state.archive.parquet.files.columns import RECORDS, classes_in, digest_of
-from redis_state.archive.parquet.files.log import DataFile
+from redis_state.archive.parquet.files.data_files import DataFile
 from redis_state.archive.parquet.files.reading import FileReader
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from redis_state.archive.model import ArchivedTask
 from redis_state.archive.parquet.files.columns import SCHEMAS, TASKS, digest_of, pa, pc, tasks_of
-from redis_state.archive.parquet.files.log import DataFile
+from redis_state.archive.parquet.files.data_files import DataFile
 from redis_state.archive.parquet.files.reading import FileReader, fitting
 from redis_state.archive.queries import ArchiveQuery
 from redis_state.postgres.text import plain_text

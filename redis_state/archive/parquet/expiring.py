@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from redis_state.archive.model import RecordKind
 from redis_state.archive.parquet.counting import classes_of
 from redis_state.archive.parquet.files.columns import RECORDS, pa, pc
-from redis_state.archive.parquet.files.log import DataFile
+from redis_state.archive.parquet.files.data_files import DataFile
 from redis_state.archive.parquet.files.reading import FileReader
 from redis_state.archive.parquet.files.writing import FileChanges
 from redis_state.archive.retention import RetentionReport

@@ -17,7 +17,7 @@ from typing import Any
 from redis_state.archive.encoding import ID_BYTES, TIME_BYTES, moment_of_us, place_us, task_place
 from redis_state.archive.model import ArchivedTask
 from redis_state.archive.parquet.files.columns import TASKS, Task, digest_of, pa, pc, tasks_of
-from redis_state.archive.parquet.files.log import DataFile
+from redis_state.archive.parquet.files.data_files import DataFile
 from redis_state.archive.parquet.files.reading import FileReader, fitting
 from redis_state.archive.queries import ArchivedPage, ArchiveListing
 from redis_state.models import TaskStatus

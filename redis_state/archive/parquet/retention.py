@@ -23,7 +23,7 @@ from redis_state.archive.parquet.files.columns import (
     pc,
     places,
 )
-from redis_state.archive.parquet.files.log import DataFile
+from redis_state.archive.parquet.files.data_files import DataFile
 from redis_state.archive.parquet.files.reading import FileReader, Place
 from redis_state.archive.parquet.files.writing import FileChanges
 from redis_state.archive.retention import RetentionReport

@@ -29,7 +29,7 @@ from redis_state.cli.pool.schedules import (
     schedules,
     with_schedules,
 )
-from redis_state.cli.tasks.filters import read_attributes
+from redis_state.models.attributes import read_attributes
 
 if TYPE_CHECKING:
     from redis_state.worker import Schedules, ScheduleView
@@ -136,7 +136,7 @@ def edit(
             changes["input"] = json_of("--input", task_input)
         if attribute:
             kept = changes.get("attributes", view.schedule.attributes)
-            changes["attributes"] = {**kept, **read_attributes(attribute)}
+            changes["attributes"] = {**kept, **read_attributes("--attribute", attribute)}
         wanted = replace(view.schedule, **changes)
         return await known.save(wanted, paused=paused, expected=expected or view.revision)
 

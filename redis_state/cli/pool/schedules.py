@@ -13,9 +13,9 @@ from redis_state.cli.client import client_of
 from redis_state.cli.commands import AsJson, Url, app
 from redis_state.cli.exit_codes import Making, run
 from redis_state.cli.output import age, harmless, print_json, print_line, print_table
-from redis_state.cli.tasks.filters import read_attributes
 from redis_state.documents import occurrence_document, schedule_document
 from redis_state.errors import ScheduleUnknown
+from redis_state.models.attributes import read_attributes
 from redis_state.models.tasks import new_id
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def create(
             description=description,
             max_missed=max_missed,
             grace=length_of("--grace", grace),
-            attributes=read_attributes(attribute),
+            attributes=read_attributes("--attribute", attribute or ()),
             limit_key=limit_key,
             in_turn=in_turn,
             **wanted,

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from redis_state.cli.arguments import moment_of
 from redis_state.errors import InvalidField
 from redis_state.models import TaskStatus
+from redis_state.models.attributes import read_attributes
 
 if TYPE_CHECKING:
     from redis_state.worker import TaskFilters
@@ -74,31 +74,12 @@ def filters(
         "session_id": session,
         "status": status or None,
         "handler": handler,
-        "attributes": read_attributes(attribute),
+        "attributes": read_attributes("--attribute", attribute or ()),
         "created_after": read_moment("--since", since),
         "created_before": read_moment("--until", until),
         "ended_after": read_moment("--ended-since", ended_since),
         "ended_before": read_moment("--ended-until", ended_until),
     }
-
-
-def read_attributes(given: Sequence[str] | None) -> dict[str, Any]:
-    """Read attributes as they are written on a command line. Errors: InvalidField."""
-    attributes: dict[str, Any] = {}
-    for each in given or ():
-        name, sign, text = each.partition("=")
-        if not sign:
-            raise InvalidField("--attribute", "is of the form NAME=VALUE")
-        attributes[name] = _value(text)
-    return attributes
-
-
-def _value(text: str) -> Any:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return text
-    return value if isinstance(value, str | int) else text
 
 
 def read_moment(option: str, text: str | None) -> datetime | None:

@@ -21,11 +21,11 @@ from redis_state.cli.tasks.filters import (
     Since,
     Statuses,
     filters,
-    read_attributes,
 )
 from redis_state.documents import summary_document
 from redis_state.errors import CallerError
 from redis_state.models import TaskStatus
+from redis_state.models.attributes import read_attributes
 from redis_state.models.tasks import new_id
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def submit(
                 limit_key=limit_key,
                 in_turn=in_turn,
                 on_busy=on_busy,
-                attributes=read_attributes(attribute),
+                attributes=read_attributes("--attribute", attribute or ()),
             )
             made = found.task_id
             making.made = f"submitted as task {made!r} of session {session!r}, which continues"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import AwareDatetime, Field
 
@@ -123,24 +122,3 @@ class PausesQuery(PageQuery):
     session_id: str | None = None
     older_than: Seconds | None = Field(default=None, description="Only those open so long, in s.")
     mine: bool = Field(default=False, description="Only those that the caller may decide now.")
-
-
-def read_attributes(given: list[str] | None) -> dict[str, Any] | None:
-    """Read attributes as a query writes them. Errors: InvalidField."""
-    if given is None:
-        return None
-    attributes: dict[str, Any] = {}
-    for each in given:
-        name, sign, text = each.partition("=")
-        if not sign:
-            raise InvalidField("attribute", "is of the form NAME=VALUE")
-        attributes[name] = _value(text)
-    return attributes
-
-
-def _value(text: str) -> Any:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    return value if isinstance(value, str | int) else text

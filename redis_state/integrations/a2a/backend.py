@@ -157,7 +157,7 @@ class A2ABackend:
     def push_by(self, send: OnEnd) -> None:
         """Make sure that each end is sent by this server or by another one, at least once."""
         self._on_orphan = self._on_orphan or send
-        self.owner.announce_ends(self._report)
+        self.owner.ends.announce_here(self._report)
 
     async def _report(self, ref: Ref, body: bytes) -> None:
         if self._on_orphan is not None:

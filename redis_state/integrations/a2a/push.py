@@ -107,4 +107,4 @@ class SteadyPushSender(PushNotificationSender):
     ) -> None:
         """Send an event, then record that the end is sent, if it was that."""
         await self.inner.send_notification(task_id, event)
-        await self.backend.owner.announced(task_id)
+        await self.backend.owner.ends.announced(task_id)

@@ -22,7 +22,6 @@ from typing import Any, TypeVar
 
 from redis_state.errors import (
     BackendError,
-    LeaseLost,
     LostRace,
     NoConnection,
     RedisStateError,
@@ -31,6 +30,7 @@ from redis_state.primitives.lease import HeldLease, Leases, Renewal, new_owner
 from redis_state.primitives.signal import Row
 from redis_state.primitives.watchlist.watchlist import Fate, WatchClaim, WatchList
 from redis_state.scripts import ReplyCode
+from redis_state.stores.a2a.ends import Ending, OnOrphan, TaskEnds
 from redis_state.stores.a2a.retry import repeated
 from redis_state.stores.a2a.run_failures import RunFailures
 from redis_state.stores.a2a.task_model import (
@@ -43,7 +43,6 @@ from redis_state.stores.a2a.task_model import (
     Written,
 )
 from redis_state.stores.a2a.tasks import A2ATasks, new_write
-from redis_state.timeouts import timeout
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -52,8 +51,6 @@ _GRAIN_MS = 20
 _PARKED_MS = 600_000
 _SWEPT = 100
 _SWEEP_MS = 1000
-# Of ends that nobody announces here, such as those of cancels of another server's tasks.
-_MOST_ENDS = 10_000
 # What a server that got no reply needs to be in touch again, beside the time between two renewals.
 _RECONNECT_MS = 1000
 
@@ -64,9 +61,6 @@ _SILENT = (
 _STOPPED = "The server that worked on this task was stopped."
 
 T = TypeVar("T")
-
-Ending = Callable[[str, bytes, str], Draft]
-OnOrphan = Callable[[Ref, bytes], Awaitable[None]]
 
 
 class A2AOwner:
@@ -82,17 +76,11 @@ class A2AOwner:
         self.tasks: A2ATasks = tasks
         self.name: str = new_owner()
         self.held: dict[Ref, Renewal] = {}
-        self._ending = ending
-        self._on_orphan = on_orphan
-        # Ends that were written here and are not announced yet, by task id: all that a sender
-        # knows. None if nobody announces them here.
-        self._ends: dict[str, Ref] | None = None
         scripts, keys = tasks.base.scripts, tasks.base.keys
         self._leases = Leases(scripts, keep_ms=tasks.limits.active_ms)
-        self._announcers = Leases(scripts, keep_ms=tasks.limits.finished_ms)
         self._watch = WatchList(scripts, keys, key_of=keys.a2a_watch)
+        self.ends: TaskEnds = TaskEnds(tasks, self._watch, ending, on_orphan)
         self._heart: asyncio.Task[None] | None = None
-        self._endings: set[asyncio.Future[None]] = set()
         # When leases that ran out may be judged: not while this server is out of touch itself.
         self._judges_at = 0.0
         self._failures = RunFailures(self._lease_ms / 1000)
@@ -120,7 +108,7 @@ class A2AOwner:
         """
         self.begin()
         held = self.held.get(ref)
-        announce = self._ends is not None and draft.phase is Phase.ENDED
+        announce = self.ends.announced_here and draft.phase is Phase.ENDED
         writing = partial(
             self.tasks.write,
             *(ref, draft, rule),
@@ -135,7 +123,7 @@ class A2AOwner:
             # Before each try: a sweep takes the entry out while there is no task yet. So it may
             # behind it, if the write arrives late.
             return await self._watch.covering(
-                _entry(ref),
+                ref.entry,
                 lambda _: writing(),
                 delay_ms=self._lease_ms + _GRAIN_MS,
                 late=True,
@@ -153,11 +141,8 @@ class A2AOwner:
         if written is None:
             return None
         self._let_go(ref, self.held.get(ref))
-        if announce and self._ends is not None:
-            self._ends[ref.task_id] = ref
-            if len(self._ends) > _MOST_ENDS:
-                # Another server announces it, perhaps once more.
-                del self._ends[next(iter(self._ends))]
+        if announce:
+            self.ends.remember(ref)
         if draft.phase is Phase.OPEN and not self._closed:
             self.held[ref] = self._leases.keep(
                 HeldLease(self.tasks.keys(ref).lease, self.name, written.epoch),
@@ -166,20 +151,6 @@ class A2AOwner:
                 on_lost=lambda _: self.held.pop(ref, None),
             )
         return written.version
-
-    def announce_ends(self, announce: OnOrphan) -> None:
-        """Record with each end that is written here that it must be announced, until `announced`.
-
-        If this server dies before, or is silent for a lease, another one calls its ``announce``.
-        """
-        self._ends = {}
-        self._on_orphan = self._on_orphan or announce
-
-    async def announced(self, task_id: str) -> None:
-        """Record that the end of a task was announced here, if it has ended."""
-        ref = self._ends.pop(task_id, None) if self._ends else None
-        if ref is not None:
-            await self.repeat(partial(self.tasks.announced, ref))
 
     async def read(self, ref: Ref, call: Callable[[], Awaitable[T]]) -> T:
         """Read what a run needs, for up to a lease. One that cannot read fails with that reason."""
@@ -221,7 +192,7 @@ class A2AOwner:
                 await self.repeat(self.held[ref].renew)
             elif self.judges:
                 own = self.reason(ref) if found.owner == self.name else ""
-                await self._end(ref, found, own or _SILENT, fenced=True)
+                await self.ends.write(ref, found, own or _SILENT, fenced=True)
             else:
                 return found
 
@@ -275,9 +246,7 @@ class A2AOwner:
         await asyncio.gather(
             *(_tried(partial(self._give_up, ref), "a task could not be ended") for ref in held)
         )
-        loop = asyncio.get_running_loop()
-        while ours := [ending for ending in self._endings if ending.get_loop() is loop]:
-            await asyncio.wait(ours)
+        await self.ends.drain()
 
     @property
     def judges(self) -> bool:
@@ -340,59 +309,7 @@ class A2AOwner:
     async def _give_up(self, ref: Ref) -> None:
         found = await self.tasks.read(ref)
         if found is not None and found.owner == self.name:
-            await self._end(ref, found, _STOPPED, fenced=False)
-
-    async def _end(self, ref: Ref, found: VersionedTask, reason: str, *, fenced: bool) -> None:
-        """End a task whose server is gone, unless another caller was first.
-
-        It is done also if the caller is cancelled, as one is that hears of the end meanwhile.
-        """
-        await asyncio.shield(self._start(self._end_once(ref, found, reason, fenced=fenced)))
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        started = asyncio.create_task(work)
-        self._endings.add(started)
-        started.add_done_callback(self._ended)
-        return started
-
-    def _ended(self, ending: asyncio.Future[None]) -> None:
-        self._endings.discard(ending)
-        if not ending.cancelled() and ending.exception() is not None:
-            log.warning("an end could not be written or announced: %s", ending.exception())
-
-    async def _end_once(self, ref: Ref, found: VersionedTask, reason: str, *, fenced: bool) -> None:
-        draft = self._ending(ref.task_id, found.body, reason)
-        try:
-            announce = self._on_orphan is not None
-            await self.tasks.end(ref, draft, found, fenced=fenced, announce=announce)
-        except LostRace:
-            return
-        log.warning("task %r was ended as failed: %s", ref.task_id, reason)
-        self._announce_soon(ref)
-
-    def _announce_soon(self, ref: Ref) -> None:
-        """Announce an end. Nobody waits for it: it may be slow, and other tasks are to be seen."""
-        if self._on_orphan is not None:
-            self._start(self._announce(ref, self._on_orphan))
-
-    async def _announce(self, ref: Ref, on_orphan: OnOrphan) -> None:
-        """Announce an end, unless another server does or has. The ended task's lease says who."""
-        lease, duration_ms = self.tasks.keys(ref).lease, self._lease_ms
-        held = await self._announcers.acquire(lease, duration_ms=duration_ms)
-        if held is None:
-            return
-        with self._announcers.keep(held, duration_ms=duration_ms, on_lost=_ignore):
-            found = await self.tasks.read(ref)
-            if found is not None and found.phase is Phase.ENDED and found.unannounced:
-                try:
-                    async with timeout(_PARKED_MS / 1000):
-                        await on_orphan(ref, found.body)
-                except Exception:
-                    log.exception("reporting the end of task %r failed", ref.task_id)
-                    await self._watch.put(_entry(ref), delay_ms=_PARKED_MS)
-                else:
-                    await self.repeat(partial(self.tasks.announced, ref))
-        await self._announcers.release(held)
+            await self.ends.write(ref, found, _STOPPED, fenced=False)
 
     async def _sweep_regularly(self) -> None:
         while True:
@@ -405,12 +322,11 @@ class A2AOwner:
             self.held.pop(ref).stop()
 
     async def _judge(self, claim: WatchClaim) -> int | Fate:
-        scope, _, task_id = claim.entry.decode("utf-8", "surrogatepass").partition("|")
-        ref = Ref(scope, task_id)
+        ref = Ref.of_entry(claim.entry)
         found = await self.look(ref)
         if found is not None and found.phase is Phase.ENDED and found.unannounced:
             # The announcing server holds it for a lease at least. If that one dies it is due again.
-            self._announce_soon(ref)
+            self.ends.announce_soon(ref)
             return self._lease_ms + _GRAIN_MS
         if found is None or found.phase in _LAST:
             return Fate.OUT
@@ -433,14 +349,6 @@ async def _tried(work: Callable[[], Coroutine[Any, Any, T]], trouble: str) -> T 
     except Exception:
         log.exception("%s", trouble)
     return None
-
-
-def _ignore(lost: LeaseLost) -> None:
-    log.warning("an end is announced elsewhere too: %s", lost)
-
-
-def _entry(ref: Ref) -> bytes:
-    return f"{ref.scope}|{ref.task_id}".encode("utf-8", "surrogatepass")
 
 
 _LAST = frozenset({Phase.ENDED, Phase.GONE})

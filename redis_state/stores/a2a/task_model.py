@@ -46,6 +46,17 @@ class Ref:
     scope: str
     task_id: str
 
+    @property
+    def entry(self) -> bytes:
+        """The task as the watch list has it."""
+        return f"{self.scope}|{self.task_id}".encode("utf-8", "surrogatepass")
+
+    @classmethod
+    def of_entry(cls, entry: bytes) -> Ref:
+        """Read the watch list's entry of a task."""
+        scope, _, task_id = entry.decode("utf-8", "surrogatepass").partition("|")
+        return cls(scope, task_id)
+
 
 @dataclass(frozen=True, slots=True)
 class Listing:

@@ -8,7 +8,7 @@ delay each other.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -141,10 +141,7 @@ class ContextPatches:
                 version,
             )
 
-        patience_s = self._patience(timeout_s)
-        reply = await self._updates.listing(
-            session_id, lambda: retry_on_conflict(attempt, timeout_s=patience_s)
-        )
+        reply = await self._in_time(session_id, attempt, timeout_s)
         if reply.word is ReplyCode.DENIED:
             limit = settings.max_pending_patches
             raise LimitReached("context patches", limit=limit, code="pending_patch_limit_exceeded")
@@ -300,15 +297,18 @@ class ContextPatches:
                 version,
             )
 
-        patience_s = self._patience(timeout_s)
-        reply = await self._updates.listing(
-            session_id, lambda: retry_on_conflict(attempt, timeout_s=patience_s)
-        )
+        reply = await self._in_time(session_id, attempt, timeout_s)
         return outcome_of(patch_id, raise_unless_won(reply), updates)
 
-    def _patience(self, timeout_s: float | None) -> float:
+    async def _in_time(
+        self, session_id: str, attempt: Callable[[], Awaitable[Reply]], timeout_s: float | None
+    ) -> Reply:
+        """Repeat an attempt while the context changes before it. Errors: VersionConflict."""
         given = limits.timeout("timeout_s", timeout_s)
-        return self._base.settings.call_timeout_s if given is None else given
+        within_s = self._base.settings.call_timeout_s if given is None else given
+        return await self._updates.listing(
+            session_id, lambda: retry_on_conflict(attempt, timeout_s=within_s)
+        )
 
     def _keys(self, session_id: str, patch_id: str, task_id: str) -> PatchKeys:
         keys = self._base.keys

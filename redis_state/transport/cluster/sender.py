@@ -12,7 +12,7 @@ for their replies. A node that has lost all of its slots is left at once: it may
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from functools import partial
@@ -26,7 +26,8 @@ from redis_state.errors import BackendUnavailable, NoConnection, OutcomeUnknown
 from redis_state.timeouts import timeout
 from redis_state.transport.cluster.detour import Detour
 from redis_state.transport.cluster.node import DENSE, NodeSender
-from redis_state.transport.cluster.slots import SLOTS, SlotMap, read_slot_map, slot_of
+from redis_state.transport.cluster.nodes import SLOTLESS, ClusterNodes
+from redis_state.transport.cluster.slots import SlotMap, read_slot_map, slot_of
 from redis_state.transport.connections.address import Address, Endpoint
 from redis_state.transport.sending.batch import Call, Form
 from redis_state.transport.sending.calls import CallSender
@@ -36,7 +37,6 @@ from redis_state.transport.wire.resp import Argument
 
 _BACKOFF_S = Backoff(0.02, 0.25)
 _GRAIN_S = 0.1
-_SLOTLESS = "the node serves no slot any more"
 # For a call whose time is up before a node has executed it.
 _REASONS = {
     "MOVED": "the slot of the call is being moved to another node (MOVED)",
@@ -64,22 +64,27 @@ class ClusterSender(CallSender):
         self._address = address
         self._call_timeout_s = call_timeout_s
         self._connect_timeout_s = connect_timeout_s
-        self._busy_poll_s = busy_poll_s
-        self._guarantee = guarantee
-        self._known: dict[Endpoint, None] = dict.fromkeys(address.endpoints)
-        self._nodes: dict[Endpoint, NodeSender] = {}
-        self._owners: list[NodeSender | None] = [None] * SLOTS
-        # How many slots each node has.
-        self._counts: Counter[NodeSender] = Counter()
+
+        def connect(server: Address) -> NodeSender:
+            return NodeSender(
+                server,
+                self,
+                numbers=self._numbers,
+                call_timeout_s=call_timeout_s,
+                connect_timeout_s=connect_timeout_s,
+                busy_poll_s=busy_poll_s,
+                guarantee=guarantee,
+            )
+
+        self._nodes = ClusterNodes(address, connect)
+        # The very list: it is read with each call.
+        self._owners = self._nodes.owners
         self._detours: dict[int, Detour] = {}
         self._reading: asyncio.Task[None] | None = None
         self._read_again = False
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = inf
         self._settled = asyncio.Event()
-        # Of nodes that were left.
-        self._past_connections = self._past_batches = 0
-        self._closing: set[asyncio.Task[None]] = set()
         self._closed = self._is_over = False
         # Called with the slots that another node has now, and when none could say.
         self.on_slots: Callable[[set[int]], None] = lambda _: None
@@ -88,18 +93,18 @@ class ClusterSender(CallSender):
     @property
     def batches(self) -> int:
         """Count the writes so far, to all nodes."""
-        return self._past_batches + sum(node.batches for node in self._nodes.values())
+        return self._nodes.batches
 
     @property
     def connections(self) -> int:
         """Count the connections made so far, to all nodes."""
-        return self._past_connections + sum(node.connections for node in self._nodes.values())
+        return self._nodes.connections
 
     @property
     def pending(self) -> int:
         """Count the calls that have no outcome yet."""
         waiting = sum(len(detour.calls) for detour in self._detours.values())
-        return waiting + sum(node.pending for node in self._nodes.values())
+        return waiting + self._nodes.pending
 
     async def primaries(self) -> list[NodeSender]:
         """Return the sender of each primary of now, for commands that are about no key.
@@ -109,13 +114,13 @@ class ClusterSender(CallSender):
         await self.send("TIME", repeatable=True)
         # Calls about a moved slot find its node. Calls about none would leave a new node out.
         self._apply(await self._find_slots())
-        return [node for node in self._nodes.values() if self._counts[node]]
+        return self._nodes.primaries()
 
     async def drain(self, timeout_s: float | None = None) -> None:
         """Wait until every queued call has its outcome. Errors: TimeoutError."""
         async with timeout(timeout_s):
             while self.pending:
-                await asyncio.gather(*(node.drain() for node in self._nodes.values()))
+                await self._nodes.drain()
                 if self._detours:
                     self._settled.clear()
                     await self._settled.wait()
@@ -138,8 +143,7 @@ class ClusterSender(CallSender):
                     self._fail(call, "the connection was closed")
             self._detours.clear()
             self._settled.set()
-            await asyncio.gather(*(node.aclose(drain_s=0) for node in self._nodes.values()))
-            await asyncio.gather(*self._closing)
+            await self._nodes.aclose()
 
     @property
     def address(self) -> Address:
@@ -149,12 +153,11 @@ class ClusterSender(CallSender):
     @property
     def served_slots(self) -> int:
         """How many slots have a node that is known."""
-        return SLOTS - self._owners.count(None)
+        return self._nodes.served_slots
 
     def owner(self, slot: int) -> Endpoint | None:
         """Return the node that has a slot, if that is known."""
-        node = self._owners[slot]
-        return None if node is None else node.endpoint
+        return self._nodes.owner(slot)
 
     def redirected(self, node: NodeSender, calls: list[Call]) -> None:
         """Take the slots of these calls from a node: it did not execute them."""
@@ -187,11 +190,11 @@ class ClusterSender(CallSender):
     def count_served(self, node: NodeSender, *, but: Collection[int]) -> int:
         """Count the slots that a node has, and simply serves, without some."""
         others = self._detours.keys() | but
-        return self._counts[node] - sum(self._owners[slot] is node for slot in others)
+        return self._nodes.count_slots(node) - sum(self._owners[slot] is node for slot in others)
 
     def is_busy(self) -> bool:
         """Return whether calls are in flight that make it worth to collect some for a write."""
-        return sum(node.count_in_flight for node in self._nodes.values()) >= DENSE
+        return self._nodes.count_in_flight() >= DENSE
 
     def was_reached(self) -> bool:
         """Return whether a node of the cluster could be used so far."""
@@ -224,7 +227,7 @@ class ClusterSender(CallSender):
         owner = self._owners[slot]
         if owner is not None and slot not in self._detours and not self._closed:
             return owner.put(slot, form, keys, arguments, repeatable, lasting, timeout_s)
-        if not self._nodes:
+        if self._nodes.is_empty:
             # A cluster that was never reached is reported after the connect deadline.
             timeout_s = min(timeout_s, self._connect_timeout_s)
         call = Call(self._loop, form, keys, arguments, repeatable, lasting, timeout_s)
@@ -253,13 +256,13 @@ class ClusterSender(CallSender):
             probe = detour.next_probe()
             if probe is first:
                 # The slot stays where it is; what this very call is about is there.
-                self._send(detour, probe, self._node(redirect.endpoint), asking=redirect)
+                self._send(detour, probe, self._nodes.of(redirect.endpoint), asking=redirect)
             else:
                 self._send(detour, probe, self._owners[detour.slot])
             return
         if redirect.code == "MOVED" and redirect.endpoint is not None:
-            node = self._node(redirect.endpoint)
-            if self._give(detour.slot, node) is not node:
+            node = self._nodes.of(redirect.endpoint)
+            if self._nodes.give(detour.slot, node) is not node:
                 # The next map will not show it as a change.
                 self.on_slots({detour.slot})
         if redirect.code != "TRYAGAIN":
@@ -317,21 +320,6 @@ class ClusterSender(CallSender):
         if not self._detours:
             self._settled.set()
 
-    def _node(self, endpoint: Endpoint) -> NodeSender:
-        node = self._nodes.get(endpoint)
-        if node is None:
-            self._known[endpoint] = None
-            node = self._nodes[endpoint] = NodeSender(
-                self._address.server(endpoint),
-                self,
-                numbers=self._numbers,
-                call_timeout_s=self._call_timeout_s,
-                connect_timeout_s=self._connect_timeout_s,
-                busy_poll_s=self._busy_poll_s,
-                guarantee=self._guarantee,
-            )
-        return node
-
     async def _read(self) -> None:
         for pause_s in _BACKOFF_S.delays():
             self._read_again = False
@@ -346,11 +334,13 @@ class ClusterSender(CallSender):
             await asyncio.sleep(pause_s)
 
     async def _find_slots(self) -> SlotMap:
-        return await read_slot_map(self._address, self._known, timeout_s=self._connect_timeout_s)
+        return await read_slot_map(
+            self._address, self._nodes.known, timeout_s=self._connect_timeout_s
+        )
 
     def _is_stuck(self) -> bool:
         """Return whether calls wait for a node, for a connection to it, or for its replies."""
-        if any(node.is_stuck() for node in self._nodes.values()):
+        if self._nodes.is_stuck():
             return True
         return any(
             detour.calls and self._owners[slot] is None for slot, detour in self._detours.items()
@@ -370,40 +360,17 @@ class ClusterSender(CallSender):
 
     def _apply(self, found: SlotMap) -> None:
         """Give each slot to the node that has it now."""
-        self._known = dict.fromkeys((*found.nodes, *self._address.endpoints))
+        changed, left = self._nodes.assign(found)
         primaries = found.primaries
-        changed: set[int] = set()
-        left: dict[NodeSender, set[int]] = {}
-        for first, last, endpoint in found.ranges:
-            node, owners = self._node(endpoint), self._owners[first : last + 1]
-            # While there is trouble, maps are read often and are mostly alike: this counts in C.
-            if owners.count(node) == len(owners):
-                continue
-            for slot in range(first, last + 1):
-                was = self._give(slot, node)
-                if was is not node:
-                    changed.add(slot)
-                    if was is not None:
-                        left.setdefault(was, set()).add(slot)
         for node, slots in left.items():
             self._move_out(node, slots)
             if node.endpoint not in primaries:
-                node.leave(_SLOTLESS)
+                node.leave(SLOTLESS)
         for detour in list(self._detours.values()):
             if detour.slot in changed:
                 self._advance(detour)
-        self._drop_unused()
+        self._nodes.drop_unused()
         self.on_slots(changed)
-
-    def _give(self, slot: int, node: NodeSender) -> NodeSender | None:
-        """Give a slot to a node; return which one had it."""
-        was = self._owners[slot]
-        if was is not node:
-            self._owners[slot] = node
-            self._counts[node] += 1
-            if was is not None:
-                self._counts[was] -= 1
-        return was
 
     def _move_out(self, node: NodeSender, slots: set[int]) -> None:
         """Take slots from a node; if it has calls of theirs in flight, once it has answered."""
@@ -414,19 +381,6 @@ class ClusterSender(CallSender):
             node.hold()
         if not node.holding:
             self.drained(node)
-
-    def _drop_unused(self) -> None:
-        """Forget nodes that have no slots and no calls."""
-        # A slot that nobody has by the newest map stays with the node that had it.
-        for endpoint, node in list(self._nodes.items()):
-            if not self._counts[node] and not node.pending:
-                del self._nodes[endpoint], self._counts[node]
-                self._past_connections += node.connections
-                self._past_batches += node.batches
-                node.closed_for = _SLOTLESS
-                task = self._loop.create_task(node.aclose(drain_s=0))
-                self._closing.add(task)
-                task.add_done_callback(self._closing.discard)
 
     def _arm_for(self, calls: Iterable[Call]) -> None:
         at = min((call.deadline for call in calls), default=inf)

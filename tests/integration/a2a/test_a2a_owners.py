@@ -30,7 +30,7 @@ from redis_state.integrations.a2a import (
 from redis_state.integrations.a2a.executor import InterruptibleExecutor
 from redis_state.primitives.log import follower as log_follower
 from redis_state.scripts import Scripts
-from redis_state.stores.a2a import ownership
+from redis_state.stores.a2a import ends
 from redis_state.testing import eventually
 from tests.support.a2a.tasks import (
     CANCELED,
@@ -238,7 +238,7 @@ async def test_telling_of_an_orphan_may_fail(
 async def test_an_end_whose_announcement_failed_is_announced_again_under_the_same_id(
     settings: Settings, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ownership, "_PARKED_MS", 300)
+    monkeypatch.setattr(ends, "_PARKED_MS", 300)
     reported: list[str] = []
 
     async def report(_: str, event: Any) -> None:
@@ -520,7 +520,7 @@ async def test_a_write_that_comes_late_leaves_its_task_on_the_watch_list(
         server_on(settings, lease_s=LEASE_S) as near,
     ):
         tasks, ref = far.owner.tasks, far.ref("t", ME)
-        write, entry, watch = tasks.write, ownership._entry(ref), far.owner._watch
+        write, entry, watch = tasks.write, ref.entry, far.owner._watch
         late: list[bool] = []
         assert await create_versioned_task_store(near).get("t", ME) is None
 

@@ -26,9 +26,9 @@ from redis_state.errors import ArchiveUnavailable
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.transport.sending.calls import CallSender
-from tests.support.deaths import DEATHS, Recorder
+from tests.support.deaths import DEATHS, Recorder, sweep
 from tests.support.processes.pools import SESSION
-from tests.support.servers.faults import run_processes, short_directory
+from tests.support.servers.faults import short_directory
 from tests.support.servers.postgres import OwnPostgres
 from tests.support.servers.rollback import OwnServer
 from tests.support.sizes import sizes
@@ -67,17 +67,8 @@ async def test_an_archiver_dies_at_each_round_trip(
         "url": archiving.url.get_secret_value(),
         "archive": archive_url,
         "namespace": archiving.namespace,
-        "stride": stride,
     }
-    arguments = [
-        argument | {"edge": edge, "first": max(1, (1 + 2 * number) * stride // 4)}
-        for number, edge in enumerate(("before", "after"))
-    ]
-    found = await run_processes("die_archiving", arguments, timeout_s=3500)
-    deaths = [death for results in found for death in results]
-    record_property(DEATHS, len(deaths))
-    assert [death for death in deaths if death["problems"]] == []
-    assert all(results for results in found)
+    deaths = await sweep("die_archiving", argument, stride=stride, record=record_property)
     places = {death["trip"] for death in deaths}
     of_archive = "postgres" if archive_url.startswith("postgres") else "files"
     assert of_archive in places

@@ -10,8 +10,7 @@ pytest.importorskip("psycopg", reason="needs the postgres extra")
 pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import Settings
-from tests.support.deaths import DEATHS, Recorder
-from tests.support.servers.faults import run_processes
+from tests.support.deaths import Recorder, sweep
 
 pytestmark = [
     pytest.mark.worker,
@@ -46,17 +45,8 @@ async def test_who_erases_dies_at_each_round_trip(
         "archive": archive_url,
         "namespace": archiving.namespace,
         "folder": str(tmp_path),
-        "stride": stride,
     }
-    arguments = [
-        argument | {"edge": edge, "first": max(1, (1 + 2 * number) * stride // 4)}
-        for number, edge in enumerate(("before", "after"))
-    ]
-    found = await run_processes("die_forgetting", arguments, timeout_s=3500)
-    deaths = [death for results in found for death in results]
-    record_property(DEATHS, len(deaths))
-    assert [death for death in deaths if death["problems"]] == []
-    assert all(results for results in found)
+    deaths = await sweep("die_forgetting", argument, stride=stride, record=record_property)
     if stride == 1:
         of_archive = "postgres" if archive_url.startswith("postgres") else "files"
         assert {death["trip"] for death in deaths} >= POINTS | {of_archive}

@@ -22,7 +22,8 @@ from redis_state.archive.encoding import moment_of_ms
 from redis_state.archive.model import ArchiveBatch, ArchivedRow, RecordKind, SessionRows
 from redis_state.archive.parquet.archive import ParquetArchive
 from redis_state.archive.parquet.files import compacting
-from redis_state.archive.parquet.files.log import DataFile, FileGone, FileLog
+from redis_state.archive.parquet.files.data_files import DataFile
+from redis_state.archive.parquet.files.log import FileGone, FileLog
 from redis_state.archive.parquet.files.objects import FolderObjects, ListedObject
 from redis_state.archive.protocol import overlooked
 from redis_state.archive.queries import ArchiveQuery

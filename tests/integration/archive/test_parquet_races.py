@@ -23,7 +23,8 @@ from redis_state.archive.parquet import calls
 from redis_state.archive.parquet.archive import ParquetArchive
 from redis_state.archive.parquet.files import compacting, log
 from redis_state.archive.parquet.files.columns import pq
-from redis_state.archive.parquet.files.log import FileLog, Files, LogChange
+from redis_state.archive.parquet.files.data_files import Files
+from redis_state.archive.parquet.files.log import FileLog, LogChange
 from redis_state.archive.parquet.files.objects import FolderObjects
 from redis_state.archive.queries import ArchiveListing, ArchiveQuery
 from redis_state.errors import ArchiveUnavailable, ConfigError

@@ -24,8 +24,8 @@ from redis_state.errors import ArchiveUnavailable
 from redis_state.settings import ArchiveClass
 from redis_state.transport.sending.calls import CallSender
 from tests.integration.archive.test_deaths import ServerDeath
-from tests.support.deaths import DEATHS, Recorder
-from tests.support.servers.faults import run_processes, short_directory
+from tests.support.deaths import DEATHS, Recorder, sweep
+from tests.support.servers.faults import short_directory
 from tests.support.servers.postgres import OwnPostgres
 from tests.support.servers.rollback import OwnServer
 from tests.support.sizes import sizes
@@ -55,17 +55,8 @@ async def test_a_process_dies_at_each_round_trip(
         "archive": archive_url,
         "classes": sorted(CLASSES),
         "namespace": archiving.namespace,
-        "stride": stride,
     }
-    arguments = [
-        argument | {"edge": edge, "first": max(1, (1 + 2 * number) * stride // 4)}
-        for number, edge in enumerate(("before", "after"))
-    ]
-    found = await run_processes("die_archiving_records", arguments, timeout_s=3500)
-    deaths = [death for results in found for death in results]
-    record_property(DEATHS, len(deaths))
-    assert [death for death in deaths if death["problems"]] == []
-    assert all(results for results in found)
+    deaths = await sweep("die_archiving_records", argument, stride=stride, record=record_property)
     if stride == 1:
         away = "files" if isinstance(archive, PostgresArchive) else "postgres"
         assert {death["trip"] for death in deaths} >= POINTS - {away}

@@ -22,8 +22,8 @@ from redis_state.archive.retaining import Retainer
 from redis_state.errors import ArchiveUnavailable
 from redis_state.transport.sending.calls import CallSender
 from tests.processes.deaths.dying import name_of
-from tests.support.deaths import DEATHS, Recorder
-from tests.support.servers.faults import run_processes, short_directory
+from tests.support.deaths import DEATHS, Recorder, sweep
+from tests.support.servers.faults import short_directory
 from tests.support.servers.postgres import OwnPostgres
 from tests.support.servers.rollback import OwnServer
 from tests.support.sizes import sizes
@@ -68,22 +68,14 @@ async def database(postgres: OwnPostgres) -> AsyncIterator[Callable[[str], str]]
 async def test_who_keeps_the_retention_dies_at_each_round_trip(
     settings: Settings, database: Callable[[str], str], stride: int, record_property: Recorder
 ) -> None:
-    arguments = [
-        {
-            "url": settings.url.get_secret_value(),
-            "archive": database(edge),
-            "namespace": settings.namespace,
-            "edge": edge,
-            "stride": stride,
-            "first": max(1, (1 + 2 * number) * stride // 4),
-        }
-        for number, edge in enumerate(("before", "after"))
-    ]
-    found = await run_processes("die_retaining", arguments, timeout_s=3500)
-    deaths = [death for results in found for death in results]
-    record_property(DEATHS, len(deaths))
-    assert [death for death in deaths if death["problems"]] == []
-    assert all(results for results in found)
+    argument = {"url": settings.url.get_secret_value(), "namespace": settings.namespace}
+    deaths = await sweep(
+        "die_retaining",
+        argument,
+        stride=stride,
+        record=record_property,
+        of_edge=lambda edge: {"archive": database(edge)},
+    )
     if stride == 1:
         assert {death["trip"] for death in deaths} >= POINTS
 

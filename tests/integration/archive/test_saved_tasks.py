@@ -22,9 +22,8 @@ from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker import TaskClient
 from redis_state.worker.archiving.again import enlist_saved_tasks
 from redis_state.worker.tasks.histories import read_history
-from tests.support.deaths import DEATHS, Recorder
+from tests.support.deaths import Recorder, sweep
 from tests.support.processes.pools import SESSION
-from tests.support.servers.faults import run_processes
 from tests.support.sizes import sizes
 from tests.support.tasks.archives import (
     all_due,
@@ -190,16 +189,7 @@ async def test_a_process_dies_at_each_round_trip(
         "url": archiving.url.get_secret_value(),
         "archive": archive_url,
         "namespace": archiving.namespace,
-        "stride": stride,
     }
-    arguments = [
-        argument | {"edge": edge, "first": max(1, (1 + 2 * number) * stride // 4)}
-        for number, edge in enumerate(("before", "after"))
-    ]
-    found = await run_processes("die_archiving_saved", arguments, timeout_s=3500)
-    deaths = [death for results in found for death in results]
-    record_property(DEATHS, len(deaths))
-    assert [death for death in deaths if death["problems"]] == []
-    assert all(results for results in found)
+    deaths = await sweep("die_archiving_saved", argument, stride=stride, record=record_property)
     if stride == 1:
         assert {death["trip"] for death in deaths} >= POINTS

@@ -22,7 +22,8 @@ from redis_state import Settings
 from redis_state.archive.model import ArchiveBatch, ArchivedRow, SessionRows
 from redis_state.archive.parquet import calls
 from redis_state.archive.parquet.archive import ParquetArchive
-from redis_state.archive.parquet.files.log import FileLog, Files, LogChange
+from redis_state.archive.parquet.files.data_files import Files
+from redis_state.archive.parquet.files.log import FileLog, LogChange
 from redis_state.archive.parquet.files.objects import FolderObjects
 from redis_state.archive.postgres.archive import PostgresArchive
 from redis_state.archive.protocol import AT_ONCE, Archive, answered, patience

@@ -13,7 +13,7 @@ from typing import Any
 
 from redis_state.archive.encoding import as_bytes, json_of, moment_of_ms, moment_of_us
 from redis_state.archive.model import ArchivedRecord, ArchivedRow, ArchivedTask, RecordKind, row_id
-from redis_state.archive.parquet.files.log import NEW, DataFile
+from redis_state.archive.parquet.files.data_files import NEW, DataFile
 from redis_state.archive.parquet.files.owners import OWNERS_ENTRY, written_owners
 from redis_state.postgres.text import plain_text, text_of
 

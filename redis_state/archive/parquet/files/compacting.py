@@ -12,8 +12,9 @@ from datetime import timedelta
 from typing import Any
 
 from redis_state.archive.parquet.files.columns import KINDS, SESSIONS, last_of_each, pa
+from redis_state.archive.parquet.files.data_files import NEW, DataFile
 from redis_state.archive.parquet.files.footers import Footers
-from redis_state.archive.parquet.files.log import NEW, DataFile, FileLog, LogChange
+from redis_state.archive.parquet.files.log import FileLog, LogChange
 from redis_state.archive.parquet.files.reading import FileReader
 from redis_state.archive.parquet.files.writing import delete_files, put, split
 

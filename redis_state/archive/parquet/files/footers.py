@@ -8,7 +8,7 @@ from collections.abc import Container, Mapping
 from typing import Any
 
 from redis_state.archive.parquet.files.columns import OWNERS, SCHEMAS, Task
-from redis_state.archive.parquet.files.log import NEW, DataFile
+from redis_state.archive.parquet.files.data_files import NEW, DataFile
 from redis_state.archive.parquet.files.owners import OWNERS_ENTRY, OwnerFilter
 
 # A footer has some 20 KB, a filter 1.25 KB for a thousand owners, a new file's tasks some 6 KB.

@@ -6,9 +6,9 @@ replace count no more. If another process was first, what is to be changed is wo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from redis_state.archive.erased import OF_SESSIONS, scopes_in, session_scope, without_erased
 from redis_state.archive.model import ArchiveBatch, ArchivedRecord, ArchivedTask, SessionRows
@@ -35,9 +35,13 @@ from redis_state.archive.parquet.files.columns import (
     table_of,
     task_values,
 )
-from redis_state.archive.parquet.files.log import NEW, DataFile, FileLog, LogChange
+from redis_state.archive.parquet.files.data_files import NEW, DataFile
+from redis_state.archive.parquet.files.log import FileLog, LogChange
 from redis_state.archive.parquet.files.reading import FileReader, Place, Record, record_keys
 from redis_state.postgres.text import plain_text
+
+K = TypeVar("K", Task, Record)
+V = TypeVar("V", ArchivedTask, ArchivedRecord)
 
 _NONE = (0, 0)
 # The records that go with their session.
@@ -162,42 +166,45 @@ def _change_tasks(
     tasks: Sequence[ArchivedTask],
     changes: FileChanges,
 ) -> None:
-    latest: dict[Task, ArchivedTask] = {}
-    for task in tasks:
-        key = key_of(task)
-        if key not in latest or latest[key].version < task.version:
-            latest[key] = task
-    there = reader.stamps(latest)
-    for key, task in sorted(latest.items(), key=lambda each: each[0]):
-        if key in there:
-            version, write, file = there[key]
-            if version >= task.version and not _names(task.replaces, version, write):
-                continue
+    latest = _latest((key_of(task), task) for task in tasks)
+    for key, task, file in _newer(latest, reader.stamps(latest)):
+        if file is not None:
             changes.edit(file).tasks.add(key)
         changes.add(TASKS, month_of_us(task.born_us), task_values(task), (key, task.stamp))
-
-
-def _names(stamp: str | None, version: int, write: str) -> bool:
-    return stamp is not None and plain_text(stamp) == f"{version} {write}"
 
 
 def _change_records(
     reader: FileReader, records: Sequence[ArchivedRecord], changes: FileChanges
 ) -> None:
-    latest: dict[Record, ArchivedRecord] = {}
-    for record in records:
-        key = record_key(record)
-        if key not in latest or latest[key].version < record.version:
-            latest[key] = record
-    there = reader.record_stamps(latest)
-    for key, record in sorted(latest.items(), key=lambda each: each[0]):
-        if key in there:
-            version, write, file = there[key]
-            if version >= record.version and not _names(record.replaces, version, write):
-                continue
+    latest = _latest((record_key(record), record) for record in records)
+    for key, record, file in _newer(latest, reader.record_stamps(latest)):
+        if file is not None:
             changes.edit(file).records.add(key)
         values = record_values(record)
         changes.add(RECORDS, month_of_us(record.born_us), values, (key, record.stamp))
+
+
+def _latest(given: Iterable[tuple[K, V]]) -> dict[K, V]:
+    """Return the last version of each, as a batch may have several; of the same one the first."""
+    latest: dict[K, V] = {}
+    for key, one in given:
+        if key not in latest or latest[key].version < one.version:
+            latest[key] = one
+    return latest
+
+
+def _newer(
+    latest: Mapping[K, V], there: Mapping[K, tuple[int, str, DataFile]]
+) -> Iterator[tuple[K, V, DataFile | None]]:
+    """Yield what is to be written, in the order of the keys, each with the file that it replaces.
+
+    What the archive has in this version or a later one stays, unless it is named as replaced.
+    """
+    for key, one in sorted(latest.items(), key=lambda each: each[0]):
+        version, write, file = there.get(key, (-1, "", None))
+        replaced = one.replaces is not None and plain_text(one.replaces) == f"{version} {write}"
+        if file is None or version < one.version or replaced:
+            yield key, one, file
 
 
 def _change_rows(reader: FileReader, rows: SessionRows, changes: FileChanges) -> None:

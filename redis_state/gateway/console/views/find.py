@@ -30,8 +30,8 @@ from redis_state.gateway.console.operations import (
 from redis_state.gateway.console.pages import ConsolePage, PageCall, PageEndpoint
 from redis_state.gateway.console.rendering import write_query
 from redis_state.gateway.requests.bodies import MOST_IN_BULK
-from redis_state.gateway.requests.queries import read_attributes
 from redis_state.models import TaskStatus
+from redis_state.models.attributes import read_attributes
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.worker import Archived
@@ -173,8 +173,8 @@ async def _all(call: PageCall, action: str) -> dict[str, Any]:
     filters = _filters(call)
     if filters.pop("archived", None) == Archived.ONLY.value:
         raise HttpProblem(422, "invalid", "choose archived tasks one by one")
-    attributes = read_attributes(filters.pop("attribute", None))
-    wanted = filters if attributes is None else filters | {"attributes": attributes}
+    attributes = read_attributes("attribute", filters.pop("attribute", ()))
+    wanted = filters | {"attributes": attributes} if attributes else filters
     body = {"action": action, "filter": wanted, "dry_run": True}
     found: dict[str, Any] = await call.perform(CHANGE_ALL, body=body)
     return found

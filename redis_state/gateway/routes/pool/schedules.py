@@ -23,7 +23,7 @@ from redis_state.gateway.results import (
     SchedulesResult,
 )
 from redis_state.worker import Schedule
-from redis_state.worker.schedules.client import list_schedule_page
+from redis_state.worker.schedules.views import list_schedule_page
 
 _LISTING = "schedules"
 _SCHEDULE = "/v1/schedules/{schedule}"

@@ -24,7 +24,6 @@ from redis_state.gateway.requests.queries import (
     DeadQuery,
     FindQuery,
     TimelineQuery,
-    read_attributes,
 )
 from redis_state.gateway.results import (
     DeadResult,
@@ -47,6 +46,7 @@ from redis_state.gateway.showing.documents import (
 )
 from redis_state.gateway.showing.visible import shown_pause, shown_rows, shown_task
 from redis_state.models import StateUpdate, TaskState, TaskStatus
+from redis_state.models.attributes import read_attributes
 from redis_state.stores.sessions.session_log import EntryPage
 from redis_state.worker import Archived, TaskView
 from redis_state.worker.client.submitted import check_submitted
@@ -75,7 +75,7 @@ async def find_tasks(call: ApiCall) -> Response:
         status=query.status,
         handler=query.handler,
         session_id=session_id,
-        attributes=read_attributes(query.attribute),
+        attributes=read_attributes("attribute", query.attribute or ()),
         created_after=utc(query.created_after),
         created_before=utc(query.created_before),
         ended_after=utc(query.ended_after),

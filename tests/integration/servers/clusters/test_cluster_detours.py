@@ -210,7 +210,7 @@ async def test_who_asks_a_node_that_has_lost_its_last_slot_hears_of_that(
             for each in found.ranges
         )
         sender._apply(replace(found, ranges=ranges))
-        await asyncio.gather(*sender._closing)
+        await asyncio.gather(*sender._nodes._closing)
         with pytest.raises(BackendUnavailable, match="serves no slot any more"):
             await node.send("TIME", repeatable=True)
 
