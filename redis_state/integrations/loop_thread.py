@@ -8,6 +8,7 @@ import threading
 import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 from redis_state.errors import ConfigError
@@ -51,6 +52,16 @@ class LoopThread:
             return future.result()
         finally:
             self._waiting.discard(future)
+
+    def leave(self, work: Work[None]) -> None:
+        """Begin a coroutine for which nobody waits. Once it is closed, nothing is left to do.
+
+        Without the lock: the garbage collector may come here while this thread holds it.
+        """
+        if (loop := self._loop) is not None:
+            # One that has ended since has closed its generators.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._begin, work, Future[None]())
 
     def _begin(self, work: Work[Any], future: Future[Any]) -> None:
         """Run a coroutine as a task, with the caller's context."""

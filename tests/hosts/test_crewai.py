@@ -45,12 +45,16 @@ def context_of(flow_id: str) -> Any:
 
 
 async def test_no_test_and_no_process_of_one_calls_out() -> None:
-    code = (
-        "from crewai.telemetry import Telemetry; from crewai.execution import _tracing_disabled;"
-        "from crewai.events.listeners.tracing.utils import should_enable_tracing as enabled;"
-        "print(Telemetry._is_telemetry_disabled(), _tracing_disabled(None), enabled())"
-    )
-    assert (await run_python("-c", code)).split() == ["True", "True", "False"]
+    code = """if True:
+        from importlib.util import find_spec
+        from crewai.telemetry import Telemetry
+        from crewai.events.listeners.tracing.utils import should_enable_tracing
+        print(Telemetry._is_telemetry_disabled(), not should_enable_tracing())
+        if find_spec("crewai.execution"):  # not in CrewAI 1.15.0
+            from crewai.execution import _tracing_disabled
+            print(_tracing_disabled(None))
+    """
+    assert set((await run_python("-c", code)).split()) == {"True"}
 
 
 async def test_times_are_written_as_the_hosts_own_store_writes_them(settings: Settings) -> None:

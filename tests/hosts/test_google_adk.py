@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from pathlib import Path
 from typing import Any
@@ -331,6 +332,26 @@ async def test_a_session_that_was_created_is_not_denied(
         with pytest.raises(OutcomeUnknown, match="written, then"):
             await distant.create_session(**place)
     assert await service.get_session(**place) is not None
+
+
+async def test_a_read_that_a_lost_server_ends_leaves_no_error_behind(
+    service: Any, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unheard: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, said: unheard.append(said))
+    place = {"app_name": "p", "user_id": "u", "session_id": "s"}
+    await service.create_session(**place)
+    async with (
+        Proxy(settings.url.get_secret_value()) as proxy,
+        changed(settings, url=proxy.url, call_timeout_s=0.3) as far,
+    ):
+        distant: Any = RedisStateSessionService(far)
+        Leaving(proxy, far.transport, monkeypatch).behind(distant._of.records, "load")
+        with pytest.raises(BackendUnavailable):
+            await distant.get_session(**place)
+    gc.collect()
+    await asyncio.sleep(0)
+    assert not unheard
 
 
 async def test_bytes_that_are_no_text_are_refused_and_not_shown(service: Any) -> None:

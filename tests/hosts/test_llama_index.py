@@ -98,6 +98,28 @@ async def test_handlers_are_found_by_what_they_are(workflows: Any) -> None:
     assert "h0" not in await ids(workflows, status_in=["running"])
 
 
+async def test_changes_of_a_handler_at_once_are_all_there(
+    workflows: Any, settings: Settings
+) -> None:
+    result = workflow_events.StopEvent(result={"n": 1})
+    at = datetime.now(UTC)
+    async with RedisStateStore(settings) as second:
+        other: Any = RedisStateWorkflowStore(second)
+        for n in range(10):
+            handler = handler_of(f"h{n}", idle_since=at)
+            await workflows.update(handler)
+            await asyncio.gather(
+                workflows.update_handler_status(handler.run_id, status="completed", result=result),
+                workflows.update_handler_status(handler.run_id, idle_since=None),
+                other.update_handler_status(handler.run_id, error="e"),
+            )
+            (found,) = await other.query(theirs.HandlerQuery(run_id_in=[handler.run_id]))
+            assert (found.status, found.result) == ("completed", result)
+            assert (found.idle_since, found.error) == (None, "e")
+    assert await ids(workflows, status_in=["running"]) == []
+    await workflows.update_handler_status("no run", status="failed")
+
+
 async def test_events_reach_subscribers_of_other_stores_at_once(
     workflows: Any, settings: Settings
 ) -> None:

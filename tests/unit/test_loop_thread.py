@@ -48,6 +48,26 @@ async def test_callers_of_every_thread_share_one_loop_and_may_have_their_own() -
     one.close(nothing)
 
 
+def test_what_nobody_waits_for_is_done_while_the_loop_runs_and_not_before_or_behind() -> None:
+    one, done = LoopThread("is left"), list[str]()
+
+    async def note(name: str) -> None:
+        done.append(name)
+
+    async def from_within() -> None:
+        one.leave(lambda: note("from its own thread"))
+
+    one.leave(lambda: note("before the first call"))
+    one.run(nothing)
+    one.leave(lambda: note("from another thread"))
+    one.run(from_within)
+    one.run(nothing)
+    assert done == ["from another thread", "from its own thread"]
+    one.close(nothing)
+    one.leave(lambda: note("behind the end"))
+    assert len(done) == 2
+
+
 def test_a_call_from_within_its_own_thread_is_refused() -> None:
     one = LoopThread("calls itself")
 

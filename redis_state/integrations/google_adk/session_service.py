@@ -100,9 +100,10 @@ class RedisStateSessionService(_base.BaseSessionService):  # type: ignore[misc] 
             return None
         # After the session: what its events have changed is in them.
         fetch = self._of.scripts.transport.commands.hgetall
-        shared = asyncio.gather(fetch(keys.app), fetch(keys.user))
-        events = await self._events(keys, int(found.fields.get("end", 0)), config)
-        app, user = await shared
+        end = int(found.fields.get("end", 0))
+        app, user, events = await asyncio.gather(
+            fetch(keys.app), fetch(keys.user), self._events(keys, end, config)
+        )
         return self._session(app_name, found, _flat(app), _flat(user), events)
 
     async def list_sessions(self, *, app_name: str, user_id: str | None = None) -> Any:

@@ -237,9 +237,14 @@ class RedisSaver(OnStoreThread, BaseCheckpointSaver[Any]):
         """Yield checkpoints, as `alist`."""
         listings = self._checkpoints.listings
         pages = listings.pages(config, wanted=filter, before=before, limit=limit)
-        while not pages.over and (page := self._run(pages.following)) is not None:
-            found, read = page
-            yield from map(read, found)
+        try:
+            while not pages.over and (page := self._run(pages.following)) is not None:
+                found, read = page
+                yield from map(read, found)
+        finally:
+            # Here too if one cannot be read: the error would hold what is open.
+            if not pages.over:
+                self._home.leave(pages.aclose)
 
     def put(
         self,

@@ -30,6 +30,10 @@ class StoreThread:
         """Run a coroutine while the caller waits, also one with a running loop."""
         return self._thread.run(work)
 
+    def leave(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Begin a coroutine for which nobody waits."""
+        self._thread.leave(work)
+
     async def aclose(self) -> None:
         """Disconnect what is owned, and end the thread. Safe to repeat."""
         if self.owned:

@@ -14,12 +14,14 @@ from importlib import import_module
 from typing import Any, Final
 
 from redis_state import RedisStateStore, limits
-from redis_state.errors import CursorGap
+from redis_state.errors import CursorGap, VersionConflict
 from redis_state.integrations.llama_index.state_storage import RunStateStorage, drop_states
+from redis_state.models.version import Version
 from redis_state.primitives.log.log import Log
 from redis_state.primitives.log.rows import Bounds
 from redis_state.primitives.record import new_write_id
 from redis_state.primitives.signal import Row
+from redis_state.scripts import ReplyCode
 from redis_state.serialization import codec
 from redis_state.serialization.fields import text
 from redis_state.stores.base import ms
@@ -66,14 +68,31 @@ class RedisStateWorkflowStore(_theirs.AbstractWorkflowStore):  # type: ignore[mi
         By ids or runs it reads these only, by the status ``running`` only what has not ended.
         Everything else reads all handlers, in pages of 100.
         """
-        return [handler async for handler in self._matching(query)]
+        return [handler async for handler, _ in self._matching(query)]
 
     async def update(self, handler: Any) -> None:
         """Save a handler, whole, in place of one with its id. The last of several calls wins."""
+        await self._save(handler, None)
+
+    async def update_handler_status(self, run_id: str, **changes: Any) -> None:
+        """Change a handler. What others change meanwhile, in whatever process, stays.
+
+        LlamaIndex reads and saves the handler. A save that another one came before is begun again.
+        """
+        while True:
+            try:
+                await _theirs.AbstractWorkflowStore.update_handler_status(
+                    _Unchanged(self), run_id, **changes
+                )
+            except VersionConflict:
+                continue
+            return
+
+    async def _save(self, handler: Any, expected: Version | None) -> None:
         handler_id, keys = text("handler_id", handler.handler_id), self._of.keys
         is_running = handler.status in _RUNNING
         document = self._of.payloads.write(handler.model_dump(mode="json"), field="handler")
-        await self._of.scripts.save_listed(
+        reply = await self._of.scripts.save_listed(
             keys.llama_handler(handler_id),
             {"document": document},
             indexes=self._indexes(handler),
@@ -81,7 +100,10 @@ class RedisStateWorkflowStore(_theirs.AbstractWorkflowStore):  # type: ignore[mi
             ttl_ms=self._ttl_ms,
             member=handler_id,
             listed=len(self._indexes(handler)) - (not is_running),
+            expected=expected,
         )
+        if expected is not None and reply.word is ReplyCode.STALE:
+            raise VersionConflict(handler_id, expected=expected, actual=reply.version)
 
     async def delete(self, query: Any) -> int:
         """Delete the handlers that fit, with all of their runs; return how many. Nothing by none.
@@ -167,11 +189,12 @@ class RedisStateWorkflowStore(_theirs.AbstractWorkflowStore):  # type: ignore[mi
                                 yield event
                             return
 
-    async def _matching(self, query: Any) -> AsyncGenerator[Any]:
+    async def _matching(self, query: Any) -> AsyncGenerator[tuple[Any, Version]]:
+        """Yield the handlers that fit, each with its version."""
         keys = self._of.keys
         if query.handler_id_in is not None:
-            async for handler in self._read(list(dict.fromkeys(query.handler_id_in)), query):
-                yield handler
+            async for found in self._read(list(dict.fromkeys(query.handler_id_in)), query):
+                yield found
             return
         indexes = [keys.llama_handlers()]
         if query.run_id_in is not None:
@@ -181,11 +204,11 @@ class RedisStateWorkflowStore(_theirs.AbstractWorkflowStore):  # type: ignore[mi
         seen: set[str] = set()
         for index in indexes:
             async for names in self._of.records.pages(index):
-                async for handler in self._read([n for n in names if n not in seen], query):
-                    yield handler
+                async for found in self._read([n for n in names if n not in seen], query):
+                    yield found
                 seen.update(names)
 
-    async def _read(self, names: list[str], query: Any) -> AsyncGenerator[Any]:
+    async def _read(self, names: list[str], query: Any) -> AsyncGenerator[tuple[Any, Version]]:
         for start in range(0, len(names), _PAGE):
             some = names[start : start + _PAGE]
             asked = [self._of.fetch(self._of.keys.llama_handler(name)) for name in some]
@@ -197,7 +220,8 @@ class RedisStateWorkflowStore(_theirs.AbstractWorkflowStore):  # type: ignore[mi
                 data = codec.decode(self._of.payloads.open(sealed, of=of, field="handler"))
                 handler = _theirs.decode_persistent_handler(data, self.result_decoder)
                 if _memory._matches_query(handler, query):  # noqa: SLF001 - what each store means
-                    yield handler
+                    number, write = document[b"version"], document[b"write"]
+                    yield handler, Version(int(number), write.decode())
 
     async def _append(self, to: Log, value: Any, field: str) -> None:
         row = self._of.payloads.write(value, field=field)
@@ -252,6 +276,24 @@ class RedisStateWorkflowStore(_theirs.AbstractWorkflowStore):  # type: ignore[mi
             await self._of.scripts.drop_listed(keys.ids, indexes=[], member="")
         await drop_states(self._of, run_id)
         self._evict_run_state_stores(run_id)
+
+
+class _Unchanged:
+    """The store of one change: what it has read is saved only if it is as it was."""
+
+    def __init__(self, workflows: RedisStateWorkflowStore) -> None:
+        self._workflows = workflows
+        self._read: dict[str, Version] = {}
+
+    async def query(self, query: Any) -> list[Any]:
+        """List handlers, and note their versions."""
+        found = [each async for each in self._workflows._matching(query)]  # noqa: SLF001 - its own
+        self._read = {handler.handler_id: version for handler, version in found}
+        return [handler for handler, _ in found]
+
+    async def update(self, handler: Any) -> None:
+        """Save a handler that was read. Errors: VersionConflict."""
+        await self._workflows._save(handler, self._read[handler.handler_id])  # noqa: SLF001
 
 
 def _time(row: Row) -> datetime:

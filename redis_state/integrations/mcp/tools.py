@@ -27,6 +27,9 @@ log: logging.Logger = logging.getLogger(__name__)
 
 ToolFunction: TypeAlias = Callable[..., Awaitable[Any]]
 
+# A worker calls the function by the names of its parameters.
+_NAMELESS = (Parameter.VAR_KEYWORD, Parameter.VAR_POSITIONAL, Parameter.POSITIONAL_ONLY)
+
 _NAMED_ERROR = re.compile(r"ToolProtocolError: MCP error (-?[0-9]{1,9}): (.*)", re.DOTALL)
 
 
@@ -57,8 +60,8 @@ class DurableTool:
         if not given or hints.get(given[0].name) is not TaskContext:
             raise InvalidField("function", "its first parameter is annotated with TaskContext")
         others = given[1:]
-        if any(each.kind in (Parameter.VAR_KEYWORD, Parameter.VAR_POSITIONAL) for each in others):
-            raise InvalidField("function", "names each of its parameters")
+        if any(each.kind in _NAMELESS for each in others):
+            raise InvalidField("function", "takes each of its parameters by name")
         self.function: ToolFunction = function
         self.name: str = name or function.__name__
         self.title: str | None = title

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from redis_state.scripts.binding import remembering, script
 from redis_state.scripts.runner import PendingReply, ScriptRunner
-from redis_state.scripts.values import Fence, Member, TaskKeys, Topic, expecting
+from redis_state.scripts.values import Expected, Fence, Member, TaskKeys, Topic, expecting
 
 # What a host's save of a task writes, in the order in which it is given.
 TASK_FIELDS: tuple[str, ...] = (
@@ -102,8 +102,9 @@ class RecordScripts(ScriptRunner):
         ttl_ms: int,
         member: Member,
         listed: int,
+        expected: Expected = None,
     ) -> PendingReply:
-        """OK version. The first ``listed`` indexes list it, one at least."""
+        """OK version | STALE version write. The first ``listed`` indexes list it, one at least."""
 
     @script
     def unlist_member(self, index: str, *, member: Member, expiry: bytes) -> PendingReply:

@@ -262,6 +262,23 @@ async def test_a_fork_with_a_thread_of_its_own_begins_it(store: RedisStateStore)
                 task = await client.fork(SESSION, task)
 
 
+async def test_a_fork_in_its_sources_thread_is_refused_or_begins_behind_it(
+    store: RedisStateStore,
+) -> None:
+    done: list[str] = []
+    graph = _line(done, "ab")
+    handler = graph_handler(lambda saver: graph(checkpointer=saver))
+    async with pool(store, {"g": handler}) as client:
+        source = await client.submit("g", {"log": []}, session_id=SESSION)
+        assert (await client.result(SESSION, source))["log"] == ["a", "b"]
+        whole = await client.fork(SESSION, source)
+        state = await becomes(client, whole, TaskStatus.FAILED)
+        assert "ThreadMoved" in (state.error or "")
+        assert done == ["a", "b"]
+        behind = await client.fork(SESSION, source, before="graph")
+        assert (await client.result(SESSION, behind))["log"] == ["a", "b"] * 2
+
+
 async def test_a_session_whose_id_has_a_nul_goes_on_behind_a_pause(store: RedisStateStore) -> None:
     done: list[str] = []
     graph = _line(done, "aB")

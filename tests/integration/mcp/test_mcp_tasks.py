@@ -393,10 +393,13 @@ async def test_tools_and_options_are_checked(store: RedisStateStore) -> None:
     async def with_more(ctx: TaskContext, **more: Any) -> Any:
         return ctx, more
 
+    async def by_place(ctx: TaskContext, value: int, /) -> int:
+        return value
+
     def not_async(ctx: TaskContext) -> Any:
         return ctx
 
-    for wrong in (without_context, with_more, not_async):
+    for wrong in (without_context, with_more, by_place, not_async):
         with pytest.raises(InvalidField, match="function"):
             durable_tool(wrong)
     with pytest.raises(InvalidField, match="tools"):

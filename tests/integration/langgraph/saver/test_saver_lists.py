@@ -17,12 +17,15 @@ from langgraph.checkpoint.base import empty_checkpoint
 
 from redis_state import (
     ConfigError,
+    CorruptState,
     InvalidField,
     RedisStateStore,
     Settings,
 )
 from redis_state.integrations.langgraph import RedisSaver, RedisStore
+from redis_state.integrations.langgraph.threads.listings import Listings
 from redis_state.integrations.langgraph.threads.stored.places import value_name
+from redis_state.integrations.langgraph.threads.stored.rows import Rows
 from redis_state.transport.keys import GRAPH_SHARDS
 from tests.support.agents.checkpoints import listed, put
 from tests.support.agents.graphs import config_of, counting
@@ -220,3 +223,47 @@ async def test_large_checkpoints_come_in_several_replies(store: RedisStateStore)
     found = await listed(saver, config_of("t"))
     assert [each.checkpoint["channel_values"]["n"] for each in found] == [5, 4, 3, 2, 1, 0]
     assert all(len(each.checkpoint["channel_values"]["big"]) == 2_000_000 for each in found)
+
+
+@pytest.mark.parametrize("unreadable", [False, True])
+@pytest.mark.parametrize(
+    ("config", "wanted"),
+    [
+        (None, None),
+        (config_of("t"), None),
+        (config_of("t", checkpoint_ns=""), {"step": 1}),
+    ],
+    ids=["all threads", "a thread", "a filter"],
+)
+async def test_a_listing_that_blocks_is_ended_where_it_is_left(
+    store: RedisStateStore,
+    monkeypatch: pytest.MonkeyPatch,
+    config: Any,
+    wanted: dict[str, int] | None,
+    *,
+    unreadable: bool,
+) -> None:
+    kept: list[Any] = []
+    pages = Listings.pages
+
+    def keeping(*args: Any, **options: Any) -> Any:
+        kept.append(pages(*args, **options))
+        return kept[-1]
+
+    def damaged(*_: Any, **__: Any) -> None:
+        raise CorruptState("a checkpoint", "it is damaged")
+
+    monkeypatch.setattr(Listings, "pages", keeping)
+    for number in range(3):
+        await put(RedisSaver(store), "t", n=number)
+    with RedisSaver(store) as saver:
+        listing: Any = saver.list(config, filter=wanted)
+        next(listing)
+        if unreadable:
+            monkeypatch.setattr(Rows, "found_value", damaged)
+            with pytest.raises(CorruptState):
+                list(listing)
+        else:
+            listing.close()
+        saver.get_tuple(config_of("another"))  # behind what the listing left to do
+        assert kept[0]._source._pages.ag_frame is None
