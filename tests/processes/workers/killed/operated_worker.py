@@ -20,7 +20,7 @@ from redis_state import RedisStateStore, Settings
 from redis_state.worker import AgentWorker, TaskClient, TaskContext
 from redis_state.worker.tasks.execution import running
 from tests.chaos.support.notes import note
-from tests.processes.callers.submit_and_die import die_before
+from tests.processes.workers.killed.versioned_worker import plant
 
 WORDS = [f"{number} " for number in range(12)]
 KIND = {"kind": "operated"}
@@ -108,7 +108,7 @@ class Folder:
 async def operate(settings: Settings, argument: dict[str, Any]) -> None:
     """Do the action to all tasks, one at a time, and tell of each; die on the way if asked to."""
     if "die" in argument:
-        die_before(argument["die"], Path(argument["mark"]))
+        plant("before", "queue_job", Path(argument["mark"]), number=argument["die"])
     async with (
         RedisStateStore(settings) as store,
         TaskClient(store, queue=argument["queue"]) as client,
