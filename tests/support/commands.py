@@ -52,11 +52,12 @@ async def begin(
     folder: Path | None = None,
     stdin: bool = False,
     environment: Mapping[str, str] | None = None,
+    program: str = "command_line.py",
 ) -> ForkedProcess:
     """Start a command as a process of its own."""
     own = {"COLUMNS": "200"} if settings is None else _environment(settings)
     return await forkserver.start(
-        PROCESSES / "command_line.py",
+        PROCESSES / program,
         *arguments,
         environment=importing(**own, **(environment or {})),
         folder=folder,

@@ -4,34 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
 import sys
-from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from redis_state import RedisStateStore
-from redis_state.scripts import Reply, Scripts
 from redis_state.worker import TaskClient
-from tests.processes.workers.killed.versioned_worker import mark_once
+from tests.processes.workers.killed.versioned_worker import plant
 from tests.support.processes.pools import SESSION
 from tests.support.scripts.replies import clock_ms
-
-
-def die_before(number: int, mark: Path) -> None:
-    """Die before the n-th job is queued, in the first process that comes so far."""
-    queue_job: Callable[..., Awaitable[Reply]] = Scripts.queue_job
-    queued: list[int] = []
-
-    def watched(*arguments: Any, **options: Any) -> Awaitable[Reply]:
-        queued.append(1)
-        if len(queued) == number and mark_once(mark):
-            os.kill(os.getpid(), signal.SIGKILL)
-        return queue_job(*arguments, **options)
-
-    Scripts.queue_job = watched  # type: ignore[method-assign, assignment]
 
 
 def moment(at_ms: int) -> datetime:
@@ -60,7 +42,7 @@ async def submit(client: TaskClient, argument: dict[str, Any]) -> list[str]:
 async def main(argument: dict[str, Any]) -> None:
     """Do what is asked for, print it, and wait to be killed if that is wanted."""
     if "die" in argument:
-        die_before(argument["die"], Path(argument["mark"]))
+        plant("before", "queue_job", Path(argument["mark"]), number=argument["die"])
     async with (
         RedisStateStore.from_url(argument["url"], namespace=argument["namespace"]) as store,
         TaskClient(store, queue=argument["queue"]) as client,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
+import signal
 import sys
 import time
 from collections.abc import AsyncGenerator
@@ -18,6 +20,7 @@ from redis_state import RedisStateStore, Settings
 from redis_state.worker import AgentWorker, TaskClient, TaskContext
 from redis_state.worker.tasks.execution import running
 from tests.chaos.support.notes import note
+from tests.processes.workers.killed.versioned_worker import plant
 
 WORDS = [f"{number} " for number in range(12)]
 KIND = {"kind": "operated"}
@@ -80,20 +83,42 @@ class Folder:
         for step in ("first", "second"):
             await ctx.step(step, note, self._path, step, ctx.task.task_id)
 
+    async def broken(self, ctx: TaskContext) -> str:
+        """Fail behind a step, or take the worker along, until somebody has mended it."""
+        task = ctx.task.task_id
+        await ctx.step("before", note, self._path, "before", task)
+        if not (self._path / "mended").exists():
+            if ctx.input == "dies":
+                note(self._path, "deaths", task)
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise ValueError("not yet")
+        await ctx.step("after", self._go, task, ctx.worker)
+        return "done"
+
+    async def _go(self, task: str, worker: str) -> None:
+        note(self._path, "again", task, worker)
+        while not (self._path / "go").exists():  # noqa: ASYNC110 - another process makes it
+            await asyncio.sleep(0.02)
+
     def _after(self) -> None:
         if not (self._path / "mended").exists():
             raise ValueError("not yet")
 
 
 async def operate(settings: Settings, argument: dict[str, Any]) -> None:
-    """Do the action to all tasks, one at a time."""
+    """Do the action to all tasks, one at a time, and tell of each; die on the way if asked to."""
+    if "die" in argument:
+        plant("before", "queue_job", Path(argument["mark"]), number=argument["die"])
     async with (
         RedisStateStore(settings) as store,
         TaskClient(store, queue=argument["queue"]) as client,
     ):
         action = argument["action"]
         print("begun", flush=True)  # noqa: T201
-        await client.bulk(action, idempotency_key="k", concurrency=1, **argument["options"])
+        options = {"idempotency_key": "k", "concurrency": 1} | argument["options"]
+        report = await client.bulk(action, **options)
+        told = {item.task_id: item.outcome.value for item in report.items}
+        print(json.dumps(told), flush=True)  # noqa: T201
 
 
 def main(argument: dict[str, Any]) -> None:
@@ -114,11 +139,12 @@ def main(argument: dict[str, Any]) -> None:
             "flaky": folder.flaky,
             "limited": folder.limited,
             "twice": folder.twice,
+            "broken": folder.broken,
         },
         settings=settings,
         queue=argument["queue"],
         lease_s=argument["lease_s"],
-        max_crashes=1_000_000,
+        max_crashes=argument.get("max_crashes", 1_000_000),
         grace_s=0.2,
         name=argument["name"],
     ).run()

@@ -48,21 +48,26 @@ def mark_once(mark: Path | str) -> bool:
     return True
 
 
-def plant(when: str, script: str, mark: Path) -> None:
-    """Die before or after the first call of a script, in the first process that comes there."""
-    called: Callable[..., Awaitable[Reply]] = getattr(Scripts, script)
+def plant(when: str, script: str, mark: Path, *, number: int = 1) -> None:
+    """Die before or after the n-th call of a script, in the first process that comes there."""
+    call: Callable[..., Awaitable[Reply]] = getattr(Scripts, script)
+    called: list[int] = []
 
     def die() -> None:
-        if mark_once(mark):
+        if len(called) == number and mark_once(mark):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    async def watched(*arguments: Any, **options: Any) -> Reply:
-        if when == "before":
-            die()
-        reply = await called(*arguments, **options)
+    async def replied(reply: Awaitable[Reply]) -> Reply:
+        found = await reply
+        die()
+        return found
+
+    def watched(*arguments: Any, **options: Any) -> Awaitable[Reply]:
+        called.append(1)
         if when == "after":
-            die()
-        return reply
+            return replied(call(*arguments, **options))
+        die()
+        return call(*arguments, **options)
 
     setattr(Scripts, script, watched)
 
