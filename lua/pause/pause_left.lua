@@ -8,7 +8,8 @@
 -- @include pause_member
 
 local now, was = now_ms(), redis.call('HMGET', token, 'state', 'opened', 'expires')
-local left_ms = tonumber(was[3] or 0) - now
+-- A token without its end is damaged, which the subtraction refuses.
+local left_ms = (was[1] and was[3] or not was[1] and 0) - now
 local length_ms = was[1] == 'open' and was[2] and was[3] - was[2]
 if length_ms and left_ms > length_ms then
   local life_ms = redis.call('PTTL', token) - left_ms + length_ms

@@ -16,9 +16,9 @@ class TaskLayout(KeyLayout):
     def task(self, session_id: str, task_id: str) -> str:
         """hash: version, write, order, status, document, priority, result, error, progress,
         updated_at; saves, job, job:<n>, queue, attempts, crashes, handed_back, dead, format,
-        parent, parent_order, isolate, spent_ms, spent_updates, attributes, due, due_at, flow_key,
-        sent; interrupts, gathers, items, item_bytes, latest, item:<n>; pause_entry, pause_token,
-        pause_write, waits_for, waits_box, waits_until, waits_ms, epoch: one task.
+        parent, parent_order, isolate, spent_ms, spent_updates, recorded, attributes, due, due_at,
+        flow_key, sent; interrupts, gathers, items, item_bytes, latest, item:<n>; pause_entry,
+        pause_token, pause_write, waits_for, waits_box, waits_until, waits_ms, epoch: one task.
         `active_task_ttl`, while paused after the pause's deadline; `finished_task_ttl` once
         terminal; up to an eighth longer after a host's save.
         """

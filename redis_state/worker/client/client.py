@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, Self, Unpack
 
 from redis_state import limits
-from redis_state.errors import CursorGap, InvalidField, TaskUnknown
+from redis_state.errors import CursorGap, InvalidField
 from redis_state.models import (
     StateUpdate,
     TaskContextSnapshot,
@@ -52,6 +52,7 @@ from redis_state.worker.tasks.submitting.turns import OnBusy
 from redis_state.worker.tasks.views.archived import view_archived
 from redis_state.worker.tasks.views.stream import (
     TaskView,
+    missing_task,
     put_back,
     result_once_over,
     view_task,
@@ -310,7 +311,7 @@ class TaskClient(ClientSteering, ClientGathering, ClientMessaging, ClientErasing
     async def _look(self, session_id: str, task_id: str) -> TaskState | None:
         state = await self.get(session_id, task_id)
         if state is None:
-            raise TaskUnknown(task_id)
+            raise await missing_task(self.store, session_id, task_id)
         return state if state.status.is_terminal else None
 
     async def _watch_for_end(

@@ -12,7 +12,8 @@ from redis_state.archive.protocol import Archive
 from redis_state.erasure import Eraser, ErasureReport
 from redis_state.erasure.families import check_session
 from redis_state.erasure.finding import Progress
-from redis_state.errors import InvalidField
+from redis_state.erasure.session import Progress
+from redis_state.errors import CorruptState, InvalidField
 from redis_state.models.attributes import AttributeValue
 from redis_state.store import RedisStateStore
 from redis_state.timeouts import timeout
@@ -137,7 +138,9 @@ class ClientErasing(ABC):
             view.task_id for view in looks if view is not None and not view.status.is_terminal
         ]
         for task_id in unfinished:
-            await self.cancel(session_id, task_id, reason=_REASON, hard=True)
+            # What is damaged of it is erased too, and its lease is lost.
+            with suppress(CorruptState):
+                await self.cancel(session_id, task_id, reason=_REASON, hard=True)
         # Those that still run then lose their leases.
         with suppress(TimeoutError):
             async with timeout(limits.timeout("timeout_s", timeout_s)):

@@ -15,6 +15,7 @@ from redis_state.worker.client.decisions import ClientDecisions
 from redis_state.worker.queue.jobs.placing import place_by_record
 from redis_state.worker.tasks.changes import TaskChanges
 from redis_state.worker.tasks.children.cancelling import CancelCascade
+from redis_state.worker.tasks.views.stream import missing_task
 
 _DECISIONS = (SteeringEventType.APPROVE, SteeringEventType.REJECT)
 
@@ -46,9 +47,10 @@ class ClientSteering(ClientDecisions):
 
         Errors: SteeringValidationError if the payload breaks the rules of its type; InvalidField if
         there is no such type, or the payload is no object; KeyReused if the ``event_id`` is that of
-        an event of the task with another type or payload; TaskUnknown; InvalidTransition if the
-        task is terminal, unless it received this event before; OutcomeUnknown, also if the event is
-        sent, and what it means for a task that waits is not done yet; those of `resolve`.
+        an event of the task with another type or payload; TaskUnknown; CorruptState if its record
+        is damaged; InvalidTransition if the task is terminal, unless it received this event before;
+        OutcomeUnknown, also if the event is sent, and what it means for a task that waits is not
+        done yet; those of `resolve`.
         """
         event = steering_event(
             session_id=session_id,
@@ -102,12 +104,16 @@ class ClientSteering(ClientDecisions):
         unknown. A call that is repeated with the same ``idempotency_key`` cancels once,
         and returns what the first has achieved. Errors: KeyReused if that had another reason, or
         was ``hard`` and this is not, or the other way round; OutcomeUnknown, also if the task has
-        received it, and what follows is not known: repeat it under its ``idempotency_key``.
+        received it, and what follows is not known: repeat it under its ``idempotency_key``;
+        CorruptState if its record is damaged.
         """
         limits.own_id("idempotency_key", idempotency_key)
         payload: dict[str, Any] = {"hard": hard} | ({"reason": reason} if reason else {})
         state = await self.get(session_id, task_id)
-        if state is None or (state.status.is_terminal and idempotency_key is None):
+        if state is None:
+            await missing_task(self.store, session_id, task_id)
+            return False
+        if state.status.is_terminal and idempotency_key is None:
             return False
         try:
             await self.steer(
@@ -125,7 +131,7 @@ class ClientSteering(ClientDecisions):
         """
         state = await self.get(event.session_id, event.task_id)
         if state is None:
-            raise TaskUnknown(event.task_id)
+            raise await missing_task(self.store, event.session_id, event.task_id)
         if not state.status.is_terminal:
             return
         if not (repeated and await self.store.steering_cursor(event.session_id, event.event_id)):

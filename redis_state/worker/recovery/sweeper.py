@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from redis_state.errors import BackendError, RedisStateError, StoreFull
+from redis_state.errors import BackendError, CorruptState, RedisStateError, StoreFull
 from redis_state.models import TaskStatus
 from redis_state.primitives.watchlist.watchlist import Fate, WatchClaim, WatchList, check_after
 from redis_state.serialization import codec
@@ -58,7 +58,11 @@ from redis_state.worker.tasks.move_parts import CHECK_LATEST_MS, SKEW_MS
 from redis_state.worker.tasks.submitting.turns import Turns
 from redis_state.worker.tasks.transitions import MAX_CRASHES, TaskTransitions
 from redis_state.worker.tasks.waitpoints.deciders import escalate_pause, pause_of
-from redis_state.worker.tasks.waitpoints.deciding import expire_pauses, pause_left_ms
+from redis_state.worker.tasks.waitpoints.deciding import (
+    expire_pauses,
+    is_overdue,
+    pause_left_ms,
+)
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -323,7 +327,14 @@ class Sweeper:
         """
         task = view.session_id, view.task_id
         if view.pause is not None and view.waits_for is None:
-            left_ms = await pause_left_ms(self._store, view.session_id, view.pause)
+            try:
+                left_ms = await pause_left_ms(self._store, view.session_id, view.pause)
+            except CorruptState as damage:
+                # It may be repaired in time. Later nobody would end the task.
+                if not await is_overdue(self._store, view.session_id, view.pause):
+                    raise
+                await self._transitions.fail_paused(*task, damage)
+                return None, await self._store.tasks.look(*task)
             if left_ms > 0:
                 # If it was decided since, that has put its entry again.
                 return left_ms, view

@@ -149,7 +149,28 @@ class DeadLetters(TaskMoves):
     async def fail_unstarted(
         self, session_id: str, task_id: str, owner: str, damage: CorruptState
     ) -> NotStarted:
-        """Fail a task whose start is refused by what is damaged. Errors: CorruptState.
+        """Fail a task whose start is refused by what is damaged. Errors: CorruptState."""
+        return await self._fail_damaged(session_id, task_id, owner, damage, _UNFINISHED)
+
+    async def fail_paused(self, session_id: str, task_id: str, damage: CorruptState) -> bool:
+        """Fail a task whose pause is damaged; return whether it is terminal. Errors: CorruptState.
+
+        `retry` waits for the pause again, once that is repaired.
+        """
+        paused = (TaskStatus.PAUSED,)
+        await self._fail_damaged(session_id, task_id, new_owner(), damage, paused)
+        found = await self._store.tasks.look(session_id, task_id)
+        return found is None or found.status.is_terminal
+
+    async def _fail_damaged(
+        self,
+        session_id: str,
+        task_id: str,
+        owner: str,
+        damage: CorruptState,
+        from_states: Iterable[TaskStatus],
+    ) -> NotStarted:
+        """Fail a task that is in one of these states.
 
         Under a lease, as any end of a task that another worker may start at the same moment.
         """
@@ -160,7 +181,7 @@ class DeadLetters(TaskMoves):
             return NotStarted("held", left_ms=held)
         reason = unreadable(damage)
         try:
-            await self._dead_letter(session_id, task_id, held, reason, from_states=_UNFINISHED)
+            await self._dead_letter(session_id, task_id, held, reason, from_states=from_states)
         finally:
             await leases.release(held)
         return NotStarted(reason)

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from redis_state.errors import CorruptState
 from redis_state.models import TaskState, TaskStatus
 from redis_state.models.attributes import AttributeValue
 from redis_state.primitives.lease import HeldLease
@@ -30,6 +31,8 @@ _BEGINNING = "0-0"
 # Why a task was not started that others may be able to run: this worker could not read it, or a
 # later version of the library has written it.
 UNREAD = "unread"
+# How often a task was reopened when it paused last, and how much its journal had then.
+_RECORDED = "recorded"
 LEFT_TO_OTHERS = frozenset({UNREAD, "newer"})
 
 
@@ -76,6 +79,15 @@ class StartedRun:
     setting: asyncio.Lock = field(default_factory=asyncio.Lock, repr=False)
     meter: UsageMeter = field(default_factory=UsageMeter, repr=False)
 
+    def waiting_fields(self) -> dict[str, bytes]:
+        """Write what the record keeps of a run that pauses: what it used, and how much it recorded.
+
+        To be written under the run's own mark only: the server has all entries that are counted.
+        The count is of one ``retry``, which leaves entries out of the journal.
+        """
+        recorded = b"%d %d" % (self.retries, self.replay.done)
+        return self.meter.fields() | {_RECORDED: recorded}
+
 
 @dataclass(frozen=True, slots=True)
 class NotStarted:
@@ -102,7 +114,7 @@ async def load_started(
     ``keep`` renews the lease from the first wait on. Where steering of its time ``was_dropped``,
     its inbox begins at the log's beginning, which a reader is not given without a gap. Errors:
     PayloadUnreadable, PayloadLost, PayloadStoreUnavailable; ValueError, TypeError, KeyError;
-    BackendError.
+    CorruptState for a journal that has less than it had when the task paused; BackendError.
     """
     written: tuple[dict[str, Any], int] = ({}, 0)
     with ExitStack() as kept:
@@ -142,6 +154,11 @@ def _read(
         payloads.need_all(fields.get(name), of=of, field=name)
     found = TaskStatusView.of(session_id, task_id, fields)
     journal, known = written
+    replay = Replay(held, journal, known=known, write=payloads.lane)
+    recorded = _recorded(fields, retry=found.retries)
+    if replay.done < recorded:
+        lost = f"it has {replay.done} of the {recorded} entries that were recorded in it"
+        raise CorruptState(store.tasks.keys(session_id, task_id).journal, lost)
     return StartedRun(
         held=held,
         state=store.tasks.read_fields(session_id, task_id, fields),
@@ -151,7 +168,7 @@ def _read(
         inbox=fields.get("inbox", b"").decode() or (_BEGINNING if was_dropped else None),
         journal=journal,
         secret=job["secret"],
-        replay=Replay(held, journal, known=known, write=payloads.lane),
+        replay=replay,
         order=CallOrder(journal),
         steered=steered,
         heard_from_ms=found.order // 1000 - store.tasks.ttl_ms(TaskStatus.COMPLETE.value),
@@ -177,6 +194,12 @@ def _read(
             steps=len(steps_of(journal)) - int(fields.get("steps_before", 0)),
         ),
     )
+
+
+def _recorded(fields: Mapping[str, bytes], *, retry: int) -> int:
+    """Return how much a task's journal had at its last pause since it was reopened."""
+    before, recorded = map(int, fields.get(_RECORDED, b"0 0").split())
+    return recorded if before == retry else 0
 
 
 def number_in(fields: Mapping[str, bytes], name: str) -> int:

@@ -11,7 +11,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore
 from redis_state.errors import CorruptState
-from redis_state.models import TaskStatus
+from redis_state.models import SteeringEventType, TaskStatus
 from redis_state.worker import TaskContext
 from redis_state.worker.tasks.handed_back import MOST_UNREAD
 from redis_state.worker.tasks.views.dead_list import list_first_dead
@@ -154,6 +154,50 @@ async def test_a_record_that_is_none_waits_for_its_repair_and_hides_no_other_tas
     await send(store, "RESTORE", key, 60_000, kept, "REPLACE")
     ended = await run_once(store, handler)
     assert (ended.status, ended.result) == (TaskStatus.COMPLETE, "done")
+
+
+@pytest.mark.parametrize("field", ["priority", "document", None])
+@pytest.mark.role("any", why="it damages a key")
+async def test_who_cancels_steers_or_awaits_a_damaged_task_is_told_so(
+    store: RedisStateStore, field: str | None
+) -> None:
+    key = await begin(store)
+    kept = await send(store, "DUMP", key)
+    if field is None:
+        await send(store, "SET", key, "x", "PX", 60_000)
+    else:
+        await put(store, key, field)
+    async with client_of(store) as client:
+        calls: list[Callable[[], Any]] = [
+            lambda: client.cancel(SESSION, TASK),
+            lambda: client.cancel(SESSION, TASK, idempotency_key="once"),
+            lambda: client.steer(SESSION, TASK, SteeringEventType.PAUSE),
+            lambda: client.wait(SESSION, TASK, timeout_s=10),
+            lambda: anext(aiter(client.watch(SESSION, TASK))),
+        ]
+        for call in calls:
+            with pytest.raises(CorruptState) as told:
+                await call()
+            assert key in str(told.value)
+        await send(store, "RESTORE", key, 60_000, kept, "REPLACE")
+        # Nothing of it was done.
+        state = await store.tasks.load(SESSION, TASK)
+        assert state is not None
+        assert state.status is TaskStatus.PENDING
+        assert (await store.read_steering(SESSION, task_id=TASK)).entries == []
+        assert await client.cancel(SESSION, TASK)
+        assert not await client.cancel(SESSION, "unknown")
+
+
+@pytest.mark.role("any", why="it damages a key")
+async def test_a_session_with_a_task_whose_document_is_damaged_is_erased(
+    store: RedisStateStore,
+) -> None:
+    key = await begin(store)
+    await put(store, key, "document")
+    async with client_of(store) as client:
+        await client.forget(SESSION)
+    assert await send(store, "EXISTS", key) == 0
 
 
 @pytest.mark.role("any", why="it damages a key")

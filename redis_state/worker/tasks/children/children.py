@@ -156,7 +156,7 @@ class ChildTasks:
             write = new_write_id()
             reply = await self._scripts.join_task(
                 self._keys(session_id, task_id),
-                move_fields(TaskStatus.PAUSED) | started.meter.fields(),
+                move_fields(TaskStatus.PAUSED) | started.waiting_fields(),
                 child=self._keys(session_id, child_id),
                 mark=started.replay.mark,
                 write=write,

@@ -228,7 +228,7 @@ class Mailbox:
         await self._books.inspect_soon(state.session_id, state.task_id)
         reply = await self._scripts.await_message(
             self._keys,
-            move_fields(TaskStatus.PAUSED) | started.meter.fields(),
+            move_fields(TaskStatus.PAUSED) | started.waiting_fields(),
             mark=started.replay.mark,
             left_ms=left_ms,
             boxes=raw(_BETWEEN + _BETWEEN.join(boxes) + _BETWEEN),

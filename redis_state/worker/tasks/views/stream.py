@@ -144,7 +144,7 @@ async def _next(live: Updates) -> Entry[StateUpdate]:
 async def _has_ended(store: RedisStateStore, session_id: str, task_id: str) -> bool:
     state = await store.tasks.load(session_id, task_id)
     if state is None:
-        raise TaskUnknown(task_id)
+        raise await missing_task(store, session_id, task_id)
     return bool(state.status.is_terminal)
 
 
@@ -176,6 +176,17 @@ async def view_task(store: RedisStateStore, session_id: str, task_id: str) -> Ta
         store.transport.commands.hget(journal, VERSION),
     )
     return None if record is None else await view_of(store, session_id, task_id, record, version)
+
+
+async def missing_task(store: RedisStateStore, session_id: str, task_id: str) -> TaskUnknown:
+    """Return the error for a task that could not be loaded.
+
+    Errors: CorruptState if it is there, and is damaged.
+    """
+    record = await store.tasks.load_fields(session_id, task_id)
+    if record is not None:
+        await view_of(store, session_id, task_id, record, None)
+    return TaskUnknown(task_id)
 
 
 async def view_of(

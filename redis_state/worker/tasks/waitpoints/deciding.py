@@ -24,6 +24,7 @@ from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
 from redis_state.stores.sessions.tasks import move_fields
 from redis_state.stores.sessions.updates import NewUpdate
+from redis_state.transport.clock import ms_of
 from redis_state.transport.commands import Commands
 from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
 from redis_state.worker.tasks.move_parts import announcement, status_update
@@ -41,7 +42,12 @@ from redis_state.worker.tasks.waitpoints.pause_model import (
     place_of,
     policy_of,
 )
-from redis_state.worker.tasks.waitpoints.pause_tokens import FoundPause, find_pause, token_key_of
+from redis_state.worker.tasks.waitpoints.pause_tokens import (
+    FoundPause,
+    find_pause,
+    token_key_of,
+    token_member,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +298,17 @@ async def pause_left_ms(store: RedisStateStore, session_id: str, digest: str) ->
     key, tasks = token_key_of(store, session_id, digest), store.base.keys.tasks(session_id)
     reply = await store.base.scripts.pause_left(key, tasks=tasks)
     return int(reply.facts[0])
+
+
+async def is_overdue(store: RedisStateStore, session_id: str, digest: str) -> bool:
+    """Return whether a pause should have ended by the list of its session, whatever its token has.
+
+    One that is not in the list has ended.
+    """
+    commands = store.transport.commands
+    member = token_member(digest)
+    listed = await commands.zscore(store.base.keys.tasks(session_id), member)
+    return listed is None or -float(listed) <= ms_of(await commands.time())
 
 
 async def expire_pauses(store: RedisStateStore, session_id: str, task_id: str) -> int | None:

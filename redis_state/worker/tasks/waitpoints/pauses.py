@@ -130,7 +130,7 @@ class TaskPauses:
         write = new_write_id()
         reply = await self._scripts.pause_task(
             self._keys(state),
-            move_fields(TaskStatus.PAUSED) | started.meter.fields(),
+            move_fields(TaskStatus.PAUSED) | started.waiting_fields(),
             mark=started.replay.mark,
             token=key,
             entry=entry,

@@ -13,11 +13,13 @@ from redis_state import RedisStateStore
 from redis_state.errors import CorruptState
 from redis_state.gateway.showing.known_pauses import read_known
 from redis_state.models import TaskStatus
+from redis_state.worker.tasks.views.dead_list import list_first_dead
 from redis_state.worker.tasks.waitpoints.deciding import expire_pauses
-from redis_state.worker.tasks.waitpoints.open_pauses import pauses_older_than
-from redis_state.worker.tasks.waitpoints.pause_tokens import token_key
-from tests.support.processes.pools import SESSION, becomes, open_token, pool
-from tests.support.tasks.runs import TASK
+from redis_state.worker.tasks.waitpoints.open_pauses import list_open_pauses, pauses_older_than
+from redis_state.worker.tasks.waitpoints.pause_tokens import token_key, token_member
+from tests.support.processes.pools import SESSION, becomes, client_of, open_token, pool
+from tests.support.tasks.children import sweep
+from tests.support.tasks.runs import TASK, make, run_once
 from tests.support.tasks.waitpoints import ask
 
 OTHER = "other"
@@ -76,3 +78,37 @@ async def test_a_damaged_pause_hides_no_other_and_is_decided_once_it_is_repaired
         for task in (TASK, OTHER):
             await client.approve(await open_token(store, task))
             assert (await client.wait(SESSION, task, timeout_s=30)).status is TaskStatus.COMPLETE
+
+
+@pytest.mark.parametrize("damage", ["another type", "no end", "an end that is no number"])
+@pytest.mark.role("any", why="it damages a key")
+async def test_a_task_whose_pause_is_damaged_is_a_dead_letter_at_its_deadline(
+    store: RedisStateStore, damage: str
+) -> None:
+    await make(store)
+    assert (await run_once(store, ask)).status is TaskStatus.PAUSED
+    token = await open_token(store, TASK)
+    key = token_key(store, token)
+    kept = await send(store, "DUMP", key)
+    await send(store, *DAMAGES[damage](key))
+    # It may be repaired until then, whoever lists what is open.
+    await list_open_pauses(store, SESSION)
+    await sweep(store, TASK)
+    assert await send(store, "HGET", store.base.keys.task(SESSION, TASK), "status") == b"PAUSED"
+
+    await send(store, "ZADD", store.base.keys.tasks(SESSION), "XX", -1, token_member(key))
+    await sweep(store, TASK)
+    ended = await store.tasks.load(SESSION, TASK)
+    assert ended is not None
+    assert ended.status is TaskStatus.FAILED
+    assert f"CorruptState: {key}: " in (ended.error or "")
+    assert [dead.task_id for dead in await list_first_dead(store, 10)] == [TASK]
+    assert not await send(store, "HGET", store.base.keys.lease(SESSION, TASK), "owner")
+
+    # Its retry waits for the repaired pause again.
+    await send(store, "RESTORE", key, 60_000, kept, "REPLACE")
+    async with client_of(store) as client:
+        await client.retry(SESSION, TASK)
+        assert (await run_once(store, ask)).status is TaskStatus.PAUSED
+        await client.approve(token, actor="anna")
+    assert (await run_once(store, ask)).result == [True, None, "anna"]
