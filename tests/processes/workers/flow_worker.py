@@ -22,6 +22,7 @@ from pydantic import SecretStr
 from redis_state import Settings
 from redis_state.worker import AgentWorker, Handler, Rate, TaskContext
 from tests.chaos.support.notes import note
+from tests.processes.workers.killed.versioned_worker import plant
 
 PARTS = 3
 RATE = Rate(10, timedelta(seconds=1))
@@ -98,8 +99,11 @@ class Flow:
 
 
 def main(argument: dict[str, Any]) -> None:
-    """Serve until death."""
+    """Serve until death, or until a script is called for the n-th time, if that is asked for."""
     logging.basicConfig(level=logging.ERROR)
+    if "die" in argument:
+        when, script, number, mark = argument["die"]
+        plant(when, script, Path(mark), number=number)
     settings = Settings(url=SecretStr(argument["url"]), namespace=argument["namespace"])
     flow = Flow(Path(argument["folder"]), argument.get("part_s", 0.05))
     AgentWorker(

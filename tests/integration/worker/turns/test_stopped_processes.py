@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("arq", reason="needs the worker extra")
 
-from redis_state import RedisStateStore
+from redis_state import RedisStateStore, TaskInProgress
 from redis_state.models import TaskState, TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import TaskClient
@@ -181,3 +181,25 @@ async def test_what_waits_and_what_is_put_off_is_replaced_although_a_worker_is_k
     await pool.client.cancel(SESSION, "first")
     assert (await pool.ends("new")).status is TaskStatus.COMPLETE
     assert pool.notes()[2:] == ["cancelled first", "undoing first", "undone first", "begun new"]
+
+
+async def test_what_a_killed_worker_ran_is_in_the_way_until_it_has_ended(pool: Pool) -> None:
+    await pool.start("one")
+    await pool.submit("runs", "old")
+    await pool.wrote("begun old")
+    await pool.kill("one")
+    with pytest.raises(TaskInProgress) as busy:
+        await pool.submit("ends", "refused", on_busy="reject")
+    assert busy.value.task_id == "old"
+    await pool.submit("ends", "next", on_busy="enqueue")
+    await pool.start("two")
+    await eventually(lambda: pool.notes() == ["begun old"] * 2, "it is taken over")
+    with pytest.raises(TaskInProgress):
+        await pool.submit("ends", "refused", on_busy="reject")
+    await becomes(pool.client, "next", TaskStatus.PENDING)
+    await pool.client.cancel(SESSION, "old")
+    assert (await pool.ends("next")).status is TaskStatus.COMPLETE
+    await pool.submit("ends", "last", on_busy="reject")
+    assert (await pool.ends("last")).status is TaskStatus.COMPLETE
+    assert await pool.client.get(SESSION, "refused") is None
+    assert pool.notes()[-2:] == ["begun next", "begun last"]

@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import SecretStr
 
 from redis_state import RedisStateStore, Settings
-from redis_state.worker import AgentWorker, TaskClient, TaskContext
+from redis_state.worker import AgentWorker, Rate, TaskClient, TaskContext
 from redis_state.worker.tasks.execution import running
 from tests.chaos.support.notes import note
 from tests.processes.workers.killed.versioned_worker import plant
@@ -25,6 +25,9 @@ from tests.processes.workers.killed.versioned_worker import plant
 WORDS = [f"{number} " for number in range(12)]
 KIND = {"kind": "operated"}
 PHASES = 4
+# Of a second and more: who waits for so long is paused.
+PACE = Rate(1, timedelta(seconds=1.5))
+NAP = timedelta(seconds=1.5)
 
 
 async def model() -> AsyncGenerator[str, None]:
@@ -95,6 +98,20 @@ class Folder:
         await ctx.step("after", self._go, task, ctx.worker)
         return "done"
 
+    async def paced(self, ctx: TaskContext) -> None:
+        """Wait for a place of a rate that few have, and write down when it came."""
+        await ctx.take("model", PACE)
+        await ctx.step("call", self._now, "paced", ctx.task.task_id)
+
+    async def asleep(self, ctx: TaskContext) -> None:
+        """Sleep as a pause, and write down when that began and ended."""
+        await ctx.step("before", self._now, "asleep", ctx.task.task_id)
+        await ctx.sleep(NAP)
+        await ctx.step("after", self._now, "awake", ctx.task.task_id)
+
+    def _now(self, file: str, task: str) -> None:
+        note(self._path, file, task, time.time())
+
     async def _go(self, task: str, worker: str) -> None:
         note(self._path, "again", task, worker)
         while not (self._path / "go").exists():  # noqa: ASYNC110 - another process makes it
@@ -128,6 +145,9 @@ def main(argument: dict[str, Any]) -> None:
     if "action" in argument:
         asyncio.run(operate(settings, argument))
         return
+    if "die" in argument:
+        when, script, mark = argument["die"]
+        plant(when, script, Path(mark))
     # So that each part of a journey is shown.
     running.SLOW_S = 0.05
     folder = Folder(Path(argument["folder"]))
@@ -140,10 +160,13 @@ def main(argument: dict[str, Any]) -> None:
             "limited": folder.limited,
             "twice": folder.twice,
             "broken": folder.broken,
+            "paced": folder.paced,
+            "asleep": folder.asleep,
         },
         settings=settings,
         queue=argument["queue"],
         lease_s=argument["lease_s"],
+        max_tasks=argument.get("max_tasks", 10),
         max_crashes=argument.get("max_crashes", 1_000_000),
         grace_s=0.2,
         name=argument["name"],
