@@ -233,7 +233,7 @@ _HARMLESS = {
     ("erasure/user.py", "unlink(key.name)"),
     ("worker/queue/jobs/withdrawing.py", "unlink(payload_key(job))"),
     ("worker/queue/jobs/withdrawing.py", "unlink(name)"),
-    ("worker/queue/queue.py", "unlink(_payload_of(job"),  # of a job that no worker of ours runs
+    ("worker/queue/claims.py", "unlink(_payload_of(job"),  # of a job that no worker of ours runs
     ("store.py", "unlink(key)"),  # of a namespace that nobody uses
     ("stores/a2a/page_tokens.py", "set_if_absent(key"),  # the first one stays
 }
