@@ -14,8 +14,8 @@ from redis_state.archive.opening import open_archive
 from redis_state.archive.protocol import Archive, complete, overlooked
 from redis_state.archive.queries import ArchiveQuery
 from redis_state.archive.retention import outliving
-from redis_state.erasure.families import ALWAYS_KEPT, check_session, long_keys
 from redis_state.erasure.finding import Progress
+from redis_state.erasure.key_owners import ALWAYS_KEPT, check_session, long_keys
 from redis_state.erasure.reach import Reach
 from redis_state.erasure.session import SessionErasure
 from redis_state.erasure.traces import TraceErasure

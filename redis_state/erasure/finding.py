@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from redis_state.erasure.families import LOGS, class_of
+from redis_state.erasure.key_owners import LOGS, class_of
 from redis_state.erasure.walking import KeyWalk, SessionFindings, sort_key
 from redis_state.models.erasure import ErasureReport
 from redis_state.scripts import raw, topic_text

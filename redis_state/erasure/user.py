@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from redis_state.archive.protocol import Archive
-from redis_state.erasure.families import long_keys
+from redis_state.erasure.key_owners import long_keys
 from redis_state.erasure.memories import delete_memories
 from redis_state.erasure.naming import NamedUsers
 from redis_state.erasure.walking import FoundKey, KeyWalk, owner_of_memory

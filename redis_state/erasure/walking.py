@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from redis_state.erasure.families import class_of
+from redis_state.erasure.key_owners import class_of
 from redis_state.errors import BackendUnavailable, LostRace
 from redis_state.memory.keys import MemoryKey, session_of
 from redis_state.store import RedisStateStore

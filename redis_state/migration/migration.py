@@ -14,9 +14,9 @@ from typing import Self
 
 from redis_state.errors import ConfigError
 from redis_state.migration.content import KINDS, Content
+from redis_state.migration.namespace import ServerNamespace
 from redis_state.migration.plan import Plan, make_plan
 from redis_state.migration.reports import Checked, Copied, Listener, PassProgress
-from redis_state.migration.side import Side
 from redis_state.settings import Settings
 
 _AT_ONCE = 64
@@ -35,8 +35,8 @@ class Migration:
     def __init__(self, source: Settings, target: Settings) -> None:
         if source.namespace != target.namespace:
             raise ConfigError("a migration keeps the namespace: give both settings the same")
-        self._source = Side(source)
-        self._target = Side(target)
+        self._source = ServerNamespace(source)
+        self._target = ServerNamespace(target)
 
     async def __aenter__(self) -> Self:
         same = False
@@ -175,8 +175,8 @@ def _is_ending(content: Content) -> bool:
     return content.left_ms is not None and content.left_ms <= _SAME_LIFE_MS
 
 
-async def _each(side: Side, work: Callable[[str], Awaitable[None]]) -> None:
-    """Do some work for every key of a side, many at once. The first error ends it."""
+async def _each(namespace: ServerNamespace, work: Callable[[str], Awaitable[None]]) -> None:
+    """Do some work for every key of a namespace, many at once. The first error ends it."""
     waiting: asyncio.Queue[str | None] = asyncio.Queue(2 * _AT_ONCE)
 
     async def serve() -> None:
@@ -187,7 +187,7 @@ async def _each(side: Side, work: Callable[[str], Awaitable[None]]) -> None:
         async with asyncio.TaskGroup() as group:
             for _ in range(_AT_ONCE):
                 group.create_task(serve())
-            async for page in side.names():
+            async for page in namespace.names():
                 for name in page:
                     await waiting.put(name)
             for _ in range(_AT_ONCE):

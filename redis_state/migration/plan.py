@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 from redis_state.doctor import Finding, Verdict, examine
-from redis_state.migration.side import Side
+from redis_state.migration.namespace import ServerNamespace
 
 _CLOCK_MS = 1_000
 # A target may have a part of what is copied: these say nothing of it.
@@ -26,7 +26,7 @@ class Plan:
     findings: list[Finding]
 
 
-async def make_plan(source: Side, target: Side) -> Plan:
+async def make_plan(source: ServerNamespace, target: ServerNamespace) -> Plan:
     """Look at both servers. Errors: NoConnection."""
     kinds = Counter[str]()
     async for page in source.names():
@@ -52,7 +52,7 @@ def _kind_of(name: str) -> str:
     return name.rpartition("}:")[2].partition(":")[0]
 
 
-async def _compared(source: Side, target: Side) -> AsyncGenerator[Finding]:
+async def _compared(source: ServerNamespace, target: ServerNamespace) -> AsyncGenerator[Finding]:
     ahead_ms = await target.clock_ms() - await source.clock_ms()
     if abs(ahead_ms) > _CLOCK_MS:
         yield Finding(

@@ -35,6 +35,10 @@ _UNRENAMED = {
 }
 # Class names that were renamed; as plain words of a sentence they may stay.
 _RETIRED_NAMES = re.compile(r"\b(Ticket|Presence|Tally|Sight)\b")
+# A file with such a word for a name has to be opened to learn what it holds.
+_VAGUE_FILES = frozenset(
+    ["nearest", "life", "family", "families", "sight", "line", "lines", "tally", "inside", "side"]
+)
 _FIRST_WORDS = frozenset(
     ["Tell", "Name", "Have", "It", "This", "Say", "Let", "What", "That", "Whether", "How", "One"]
 )
@@ -152,7 +156,10 @@ def _of_identifiers(name: str, node: ast.AST) -> Iterator[Finding]:
     """Yield the retired words in the names of a module, a class, or a function with parameters."""
     match node:
         case ast.Module():
-            names = {1: [Path(name).stem]}
+            stem = Path(name).stem
+            names = {1: [stem]}
+            if not _VAGUE_FILES.isdisjoint(stem.split("_")):
+                yield Finding(name, 1, "vague file name", stem)
         case ast.ClassDef():
             names = {node.lineno: [node.name]}
         case ast.FunctionDef(args=given) | ast.AsyncFunctionDef(args=given):

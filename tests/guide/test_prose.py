@@ -64,6 +64,12 @@ def test_a_retired_word_in_a_name_is_found(source: str) -> None:
     assert _findings("", "redis_state/telling.py") == ["retired identifier"]
 
 
+def test_a_file_is_named_by_what_it_holds() -> None:
+    assert _findings("", "redis_state/family.py") == ["vague file name"]
+    assert _findings("", "redis_state/task_family.py") == ["vague file name"]
+    assert _findings("def line(family): ...", "redis_state/outline.py") == []
+
+
 def test_a_name_may_have_a_retired_word_as_a_part_of_a_longer_one() -> None:
     kept = "def overtake(*, foretold, unsaid): ..."
     assert _findings(kept, "redis_state/satellites.py") == []

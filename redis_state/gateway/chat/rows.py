@@ -13,9 +13,9 @@ from redis_state.errors import CursorGap
 from redis_state.gateway.streaming import events
 from redis_state.gateway.streaming.client_stream import HasRight
 from redis_state.gateway.streaming.events import Frame, FrameWriter, position
-from redis_state.gateway.streaming.family import TaskFamily
 from redis_state.gateway.streaming.hub import Hub
 from redis_state.gateway.streaming.reading import read_events
+from redis_state.gateway.streaming.subtree import TaskSubtree
 from redis_state.models import StateUpdate, UpdateType
 from redis_state.stores.sessions.session_log import EntryPage
 
@@ -58,7 +58,7 @@ Heard: TypeAlias = TaskRow | StreamNotice | bytes
 
 @dataclass(frozen=True, slots=True)
 class TaskRows:
-    """The rows of one task, cut for one caller; with a ``family`` those of the tasks below it too.
+    """The rows of one task, cut for one caller; with a ``subtree`` those of the tasks below it too.
 
     Of those that were published the newest are not old: ``most_bytes`` of them, or one.
     """
@@ -69,7 +69,7 @@ class TaskRows:
     most_bytes: int
     visible: Visible | None = None
     expires_at: datetime | None = None
-    family: TaskFamily | None = None
+    subtree: TaskSubtree | None = None
     has_right: HasRight | None = None
 
     async def end(self) -> str:
@@ -116,14 +116,14 @@ class TaskRows:
 
     async def _frames(self, writer: FrameWriter, until: str) -> AsyncGenerator[tuple[str, Frame]]:
         last = position(until)
-        topic, family = self.task_id if self.family is None else None, self.family
+        topic, subtree = self.task_id if self.subtree is None else None, self.subtree
         async with aclosing(self._pages(None, topic)) as pages:
             async for page in pages:
                 for entry in page.entries:
                     frame = writer.frame(entry)
                     if frame.n > last[0]:
                         return
-                    if frame.data and (family is None or family.has(frame)):
+                    if frame.data and (subtree is None or subtree.has(frame)):
                         yield entry.cursor, frame
                 if position(page.cursor)[0] >= last[0]:
                     return
@@ -166,7 +166,7 @@ class TaskRows:
             task_id=self.task_id,
             visible=self.visible,
             expires_at=self.expires_at,
-            family=self.family,
+            subtree=self.subtree,
             has_right=self.has_right,
         )
         async with aclosing(chunks):

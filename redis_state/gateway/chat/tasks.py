@@ -22,16 +22,16 @@ from redis_state.errors import (
 from redis_state.gateway.answers import HttpProblem, forbidden, problem_of
 from redis_state.gateway.auth.principal import Principal, Right
 from redis_state.gateway.calls import ApiCall
-from redis_state.gateway.chat.family_parts import FamilyParts
 from redis_state.gateway.chat.places import EventPlace
 from redis_state.gateway.chat.rows import TaskRow, TaskRows
+from redis_state.gateway.chat.subtree_parts import SubtreeParts
 from redis_state.gateway.chat.task_parts import TaskParts
 from redis_state.gateway.routes.tasks.pauses import decidable_pause, decide
 from redis_state.gateway.showing.cutting import cut_tokens
 from redis_state.gateway.showing.documents import pause_document
 from redis_state.gateway.showing.known_pauses import KnownPause
 from redis_state.gateway.showing.visible import shown_content, shown_error
-from redis_state.gateway.streaming.family import TaskFamily
+from redis_state.gateway.streaming.subtree import TaskSubtree
 from redis_state.models import StateUpdate, TaskState, TaskStatus, UpdateType
 from redis_state.models.tasks import parent_of
 from redis_state.serialization import codec
@@ -70,15 +70,15 @@ class ChatTask:
     session_id: str
     task_id: str
     # There if the texts of the tasks below it are shown.
-    family: TaskFamily | None = field(default=None, compare=False)
+    subtree: TaskSubtree | None = field(default=None, compare=False)
 
     def showing(self, children: ChildrenForm) -> ChatTask:
         """Return it with or without the texts of the tasks below it."""
-        return self if children == "names" else replace(self, family=TaskFamily(self.task_id))
+        return self if children == "names" else replace(self, subtree=TaskSubtree(self.task_id))
 
     def parts(self, state: Any = None, *, keeps_texts: bool = True) -> TaskParts:
         """Return a reader of its rows."""
-        kind = TaskParts if self.family is None else FamilyParts
+        kind = TaskParts if self.subtree is None else SubtreeParts
         return kind(self.task_id, state, keeps_texts=keeps_texts)
 
     @property
@@ -94,7 +94,7 @@ class ChatTask:
             most,
             visible,
             principal.expires_at,
-            self.family,
+            self.subtree,
             self.call.has_same_caller,
         )
 

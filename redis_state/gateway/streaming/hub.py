@@ -13,8 +13,8 @@ from redis_state import limits
 from redis_state.errors import BackendUnavailable, InvalidField
 from redis_state.gateway.streaming.client_stream import ClientStream, HasRight
 from redis_state.gateway.streaming.events import check_cursor, check_types
-from redis_state.gateway.streaming.family import TaskFamily
 from redis_state.gateway.streaming.feed import Feed
+from redis_state.gateway.streaming.subtree import TaskSubtree
 from redis_state.gateway.streaming.wanted import EVERYTHING, Visible, Wanted
 from redis_state.models import UpdateType
 from redis_state.models.tasks import utc_now
@@ -101,7 +101,7 @@ class Hub:
         types: Collection[UpdateType | str] | None = None,
         visible: Visible | None = None,
         expires_at: datetime | None = None,
-        family: TaskFamily | None = None,
+        subtree: TaskSubtree | None = None,
         has_right: HasRight | None = None,
     ) -> ClientStream:
         """Return a client's stream: chunks of server-sent events, each of whole events.
@@ -109,7 +109,7 @@ class Hub:
         ``after`` is a cursor, ``$`` for what comes from now on, or ``0`` for all that is kept, as
         is None. Rows come once and in order. Where rows are missing, a ``resync`` event says how
         many and why, and the stream continues. With a ``task_id`` it has this task's rows only,
-        and ends with an ``end`` event once the task is terminal. With a ``family`` it has the rows
+        and ends with an ``end`` event once the task is terminal. With a ``subtree`` it has the rows
         of the tasks below it too, until then. ``types`` are the types of updates that it has.
         ``visible`` returns what the client may see of an update: the update, a changed
         copy, or None. At ``expires_at`` the stream ends with an ``expired`` event, and so it does
@@ -123,7 +123,7 @@ class Hub:
         escape("session_id", session_id)
         if task_id is not None:
             escape("task_id", task_id)
-        wanted = Wanted(task_id, check_types(types), visible, family)
+        wanted = Wanted(task_id, check_types(types), visible, subtree)
         until = None
         if expires_at is not None:
             if expires_at.tzinfo is None:

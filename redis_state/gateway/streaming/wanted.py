@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from redis_state.gateway.streaming.events import Frame
-from redis_state.gateway.streaming.family import TaskFamily
+from redis_state.gateway.streaming.subtree import TaskSubtree
 from redis_state.models import StateUpdate
 
 Visible: TypeAlias = Callable[[StateUpdate], StateUpdate | None]
@@ -21,17 +21,17 @@ class Wanted:
     types: frozenset[str] | None = None
     visible: Visible | None = None
     # Its rows are wanted too, while the task is not terminal.
-    family: TaskFamily | None = None
+    subtree: TaskSubtree | None = None
 
     @property
     def topic(self) -> str | None:
         """The task whose rows are all that is wanted; None for those of several."""
-        return self.task_id if self.family is None else None
+        return self.task_id if self.subtree is None else None
 
     def has(self, frame: Frame) -> bool:
         """Return whether a row is of the wanted task and types."""
-        if self.family is not None:
-            if not self.family.has(frame):
+        if self.subtree is not None:
+            if not self.subtree.has(frame):
                 return False
         elif self.task_id is not None and frame.task_id != self.task_id:
             return False

@@ -19,7 +19,7 @@ from typing import Any, Final, Self, TypeVar, cast
 from pydantic import SecretStr
 
 from redis_state.migration.content import KINDS
-from redis_state.migration.side import Side
+from redis_state.migration.namespace import ServerNamespace
 from redis_state.models import StateUpdate, TaskState, TaskStatus, UpdateType
 from redis_state.settings import Settings
 from redis_state.store import RedisStateStore
@@ -277,9 +277,9 @@ class Trial:
     async def holding(self, word: str) -> list[str]:
         """List the keys of the namespace that have a word in their name or in what they hold."""
         found: list[str] = []
-        async with Side(self.settings) as side:
+        async with ServerNamespace(self.settings) as namespace:
             async for key in self._keys():
-                content, _ = await side.read(key)
+                content, _ = await namespace.read(key)
                 if content is not None and content.kind not in KINDS:
                     raise AssertionError(f"{key} is a {content.kind}, which nothing here reads")
                 if word in key or (content is not None and content.holds(word.encode())):

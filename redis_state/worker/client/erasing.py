@@ -10,8 +10,8 @@ from typing import Literal
 from redis_state import limits
 from redis_state.archive.protocol import Archive
 from redis_state.erasure import Eraser, ErasureReport
-from redis_state.erasure.families import check_session
 from redis_state.erasure.finding import Progress
+from redis_state.erasure.key_owners import check_session
 from redis_state.errors import CorruptState, InvalidField
 from redis_state.models.attributes import AttributeValue
 from redis_state.store import RedisStateStore

@@ -28,9 +28,11 @@ from redis_state.worker.observe.stats import Polls
 from redis_state.worker.pool.heartbeat import Heartbeat
 from redis_state.worker.pool.process import WorkerConfig, WorkerProcess, need_prometheus
 from redis_state.worker.pool.serving import Serving, end_well
+from redis_state.worker.queue.access import DEFAULT_QUEUE
+from redis_state.worker.queue.claims import LONGEST_RUN_S
 from redis_state.worker.queue.jobs.job import ClaimedJob, JobPayload
 from redis_state.worker.queue.loop import QueueLoop
-from redis_state.worker.queue.queue import DEFAULT_QUEUE, LONGEST_RUN_S, Queue
+from redis_state.worker.queue.queue import Queue
 from redis_state.worker.runs.config import Handler
 from redis_state.worker.runs.run_task import run_task
 from redis_state.worker.tasks.execution.steps import StepPolicy

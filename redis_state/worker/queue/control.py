@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from redis_state import limits
 from redis_state.store import RedisStateStore
 from redis_state.worker.observe.registry import WorkerRegistry, count_serving
+from redis_state.worker.queue.access import DEFAULT_QUEUE
 from redis_state.worker.queue.backlog import Backlog, QueueKeyInfo, list_keys
 from redis_state.worker.queue.limits import (
     KEEP,
@@ -19,7 +20,7 @@ from redis_state.worker.queue.limits import (
     read_limits,
     settings_of,
 )
-from redis_state.worker.queue.queue import DEFAULT_QUEUE, Queue
+from redis_state.worker.queue.queue import Queue
 
 # Queues that are read at once.
 _AT_ONCE = 16

@@ -21,7 +21,7 @@ from redis_state.errors import (
 )
 from redis_state.migration import Migration, PassProgress
 from redis_state.migration.content import Content
-from redis_state.migration.side import Side
+from redis_state.migration.namespace import ServerNamespace
 from redis_state.rights import Role, user_rule
 from redis_state.scripts import Scripts
 from redis_state.testing import eventually
@@ -229,7 +229,11 @@ async def test_what_was_copied_and_is_gone_stands_against_a_deletion(
 
 
 async def test_a_lifetime_goes_on_while_a_key_is_copied(source: Settings, target: Settings) -> None:
-    async with RedisStateStore(source) as here, Side(source) as one, Side(target) as other:
+    async with (
+        RedisStateStore(source) as here,
+        ServerNamespace(source) as one,
+        ServerNamespace(target) as other,
+    ):
         name = here.base.keys.memory("m")
         await here.save_memory_state("m", {})
         commands = here.transport.commands
@@ -259,8 +263,8 @@ async def test_no_copy_has_parts_of_another_that_is_made_at_the_same_time(
     async with (
         CommandProxy(url) as near,
         CommandProxy(url) as far,
-        Side(settings_of(near.url)) as one,
-        Side(settings_of(far.url)) as other,
+        ServerNamespace(settings_of(near.url)) as one,
+        ServerNamespace(settings_of(far.url)) as other,
     ):
 
         async def begin() -> None:

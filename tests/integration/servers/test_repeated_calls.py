@@ -224,8 +224,8 @@ _REMOVING = (
 )
 # A plain command of these that is repeated does no harm.
 _HARMLESS = {
-    ("migration/side.py", "unlink(name)"),  # what others write there is to be discarded
-    ("migration/side.py", "set_if_absent(probe"),  # a name that nobody else has
+    ("migration/namespace.py", "unlink(name)"),  # what others write there is to be discarded
+    ("migration/namespace.py", "set_if_absent(probe"),  # a name that nobody else has
     ("primitives/blob.py", "unlink(upload.key)"),  # a key that is never used again
     ("testing/conformance/trial.py", "unlink(key)"),  # of a namespace whose workers have ended
     # of a session or a user that is being erased: what comes meanwhile is to go too
@@ -233,7 +233,7 @@ _HARMLESS = {
     ("erasure/user.py", "unlink(key.name)"),
     ("worker/queue/jobs/withdrawing.py", "unlink(payload_key(job))"),
     ("worker/queue/jobs/withdrawing.py", "unlink(name)"),
-    ("worker/queue/queue.py", "unlink(_payload_of(job"),  # of a job that no worker of ours runs
+    ("worker/queue/claims.py", "unlink(_payload_of(job"),  # of a job that no worker of ours runs
     ("store.py", "unlink(key)"),  # of a namespace that nobody uses
     ("stores/a2a/page_tokens.py", "set_if_absent(key"),  # the first one stays
 }

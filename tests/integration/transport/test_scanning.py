@@ -10,7 +10,7 @@ import pytest
 from pydantic import SecretStr
 
 from redis_state import RedisStateStore, Settings
-from redis_state.migration.side import Side
+from redis_state.migration.namespace import ServerNamespace
 from redis_state.settings import make_settings
 from redis_state.transport.commands import Commands
 from tests.support.servers.faults import Proxy
@@ -95,8 +95,8 @@ async def test_a_large_key_is_copied_whole_though_its_server_is_started_again(
     async with rolling_back() as server:
         async with RedisStateStore(settings_of(server)) as store:
             names = await fill(store)
-        async with Side(settings_of(server)) as side:
-            read_part: Callable[..., Awaitable[Any]] = side._scripts.read_part
+        async with ServerNamespace(settings_of(server)) as namespace:
+            read_part: Callable[..., Awaitable[Any]] = namespace._scripts.read_part
             parts = 0
 
             async def restart_in_the_middle(*of: Any, **options: Any) -> Any:
@@ -106,7 +106,7 @@ async def test_a_large_key_is_copied_whole_though_its_server_is_started_again(
                     await restart(server)
                 return await read_part(*of, **options)
 
-            monkeypatch.setattr(side._scripts, "read_part", restart_in_the_middle)
-            content, _ = await side.read(KEY)
+            monkeypatch.setattr(namespace._scripts, "read_part", restart_in_the_middle)
+            content, _ = await namespace.read(KEY)
         assert content is not None
         assert names == {name for _, items in content.parts() for name in items[1::2]}

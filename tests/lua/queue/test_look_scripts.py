@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from redis_state.scripts import Scripts
 from redis_state.transport.keys import Keys
-from tests.lua.queue.test_flow_scripts import claim, limit, put
+from tests.support.scripts.flows import claim, limit, put
 from tests.support.scripts.replies import HOUR, clock_ms
 
 Row = tuple[str, int, int, str]

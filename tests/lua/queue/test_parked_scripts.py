@@ -9,7 +9,7 @@ import pytest
 
 from redis_state.scripts import Scripts
 from redis_state.transport.keys import Keys
-from tests.lua.queue.test_flow_scripts import claim, end, limit, put
+from tests.support.scripts.flows import claim, end, limit, put
 from tests.support.scripts.replies import HOUR, ask, clock_ms, clock_passes, lives, ok
 from tests.support.scripts.tasks import ensure_job, job_payload, move_job, queued_job
 

@@ -11,8 +11,8 @@ import pytest
 
 from redis_state.scripts import EndedJob, EndedJobs, Scripts
 from redis_state.transport.keys import Keys
-from tests.lua.queue.test_flow_scripts import claim, claim_places, end, end_at, limit, put
 from tests.lua.queue.test_parked_scripts import park, parked, served
+from tests.support.scripts.flows import claim, claim_places, end, end_at, limit, put
 from tests.support.scripts.replies import HOUR, ask, clock_ms, clock_passes, fields, lives
 from tests.support.scripts.tasks import ensure_job, job_payload, move_job, queued_job
 

@@ -103,7 +103,7 @@ class RunStream:
 
     def _gives_texts(self, place: EventPlace) -> bool:
         """Return whether who begins at a place gets the texts before it."""
-        if self.task.family is not None and place.within == "^":
+        if self.task.subtree is not None and place.within == "^":
             # While a run was closed, those below its task may have written.
             return place.cursor != BEGINNING
         return place.within == "~"

@@ -41,7 +41,7 @@ class MessageStream:
         chunks: list[Chunk] = []
         if not is_new:
             chunks = await self._past(parts, message, place)
-        again = place.within == "~" or self.task.family is not None
+        again = place.within == "~" or self.task.subtree is not None
         chunks = [*message.started(), *(chunks if again else [])]
         coming = self.task.rows.coming(place.cursor)
         async with aclosing(coming):

@@ -14,11 +14,11 @@ pytest.importorskip("ag_ui", reason="needs ag-ui-protocol")
 
 
 from redis_state import RedisStateStore
-from redis_state.gateway.chat.family_parts import FamilyParts
 from redis_state.gateway.chat.parts import TextAdded, TextBegan, TextDropped, TextEnded
 from redis_state.gateway.chat.shown import MOST_SHOWN, ShownMessage
+from redis_state.gateway.chat.subtree_parts import SubtreeParts
 from redis_state.gateway.streaming.events import FrameWriter
-from redis_state.gateway.streaming.family import DEEPEST, MOST_TASKS, TaskFamily
+from redis_state.gateway.streaming.subtree import DEEPEST, MOST_TASKS, TaskSubtree
 from redis_state.models import StateUpdate, TaskStatus, UpdateType
 from redis_state.stores.sessions.session_log import Entry
 from redis_state.testing import eventually
@@ -344,7 +344,7 @@ async def test_lost_pieces_of_a_childs_text_are_replaced_after_a_restored_backup
 
 
 def test_an_open_stream_knows_so_many_texts_of_all_below_it_and_holds_none() -> None:
-    parts = FamilyParts("t", keeps_texts=False)
+    parts = SubtreeParts("t", keeps_texts=False)
     for number in range(3 * MOST_SHOWN):
         child = f"c{number % 10}"
         parts.feed(writes(child, "a text", name=f"n{number}"))
@@ -361,7 +361,7 @@ def test_an_open_stream_knows_so_many_texts_of_all_below_it_and_holds_none() -> 
 
 
 def test_a_task_that_pauses_ends_the_texts_below_it_which_begin_again() -> None:
-    parts = FamilyParts("t")
+    parts = SubtreeParts("t")
     began, added = parts.feed(writes("c", "one "))
     assert (began, added) == (
         TextBegan("c:a:g", "text", "c"),
@@ -386,11 +386,11 @@ def test_a_task_that_pauses_ends_the_texts_below_it_which_begin_again() -> None:
     assert [each.author for each in parts.open_texts] == ["d"]
 
 
-def test_a_family_has_so_many_levels_and_tasks_and_no_others() -> None:
-    writer, family = FrameWriter("s"), TaskFamily("t0")
+def test_a_subtree_has_so_many_levels_and_tasks_and_no_others() -> None:
+    writer, subtree = FrameWriter("s"), TaskSubtree("t0")
 
     def has(row: StateUpdate) -> bool:
-        return family.has(writer.frame(Entry("1-1", row)))
+        return subtree.has(writer.frame(Entry("1-1", row)))
 
     assert not has(writes("t1", "a stranger"))
     # Whom a stranger names is none.

@@ -26,7 +26,7 @@ _LARGE = 2
 _KNOWN = "surrogateescape"
 
 
-class Side:
+class ServerNamespace:
     """A namespace on one server, or on the primaries of a cluster."""
 
     def __init__(self, settings: Settings) -> None:
@@ -134,7 +134,7 @@ class Side:
             )
         return dropped
 
-    async def is_same_as(self, other: Side) -> bool:
+    async def is_same_as(self, other: ServerNamespace) -> bool:
         """Return whether both lead to one server: what is written here is found there."""
         probe = self._keys.copied(f"{{{os.urandom(9).hex()}}}")
         await self._transport.commands.set_if_absent(probe, b"", _PROBE_MS)

@@ -1,7 +1,7 @@
 """Whose each family of keys is: a session's, a user's, or nobody's whom an erasure names.
 
 A family is a method of `Keys`. Every one is in one of the tables here, so that a new one is
-thought of: `tests/unit/erasure/test_families.py` compares them.
+thought of: `tests/unit/erasure/test_key_owners.py` compares them.
 """
 
 from __future__ import annotations

@@ -8,17 +8,17 @@ from collections.abc import Mapping
 
 import pytest
 
-from redis_state.erasure import families
+from redis_state.erasure import key_owners
 from redis_state.erasure.walking import owner_of_memory
 from redis_state.memory.keys import MemoryKey
 from redis_state.transport.key_text import escape
 from redis_state.transport.keys import Keys
 
 TABLES: dict[str, Mapping[str, object]] = {
-    "SESSION": families.SESSION,
-    "SESSION_ELSEWHERE": families.SESSION_ELSEWHERE,
-    "USER": families.USER,
-    "OTHERS": families.OTHERS,
+    "SESSION": key_owners.SESSION,
+    "SESSION_ELSEWHERE": key_owners.SESSION_ELSEWHERE,
+    "USER": key_owners.USER,
+    "OTHERS": key_owners.OTHERS,
 }
 
 
@@ -31,7 +31,7 @@ def test_every_family_is_in_one_table() -> None:
     }
     listed = [name for table in TABLES.values() for name in table]
     assert len(listed) == len(set(listed))
-    assert methods - set(listed) == set(), "whose are they? see redis_state/erasure/families.py"
+    assert methods - set(listed) == set(), "whose are they? see redis_state/erasure/key_owners.py"
     assert set(listed) - methods == set()
 
 
@@ -45,7 +45,7 @@ def test_the_kinds_are_those_of_the_keys() -> None:
         "beside": "ns:v1:{S}:x",
         "thread_id": "S",
     }
-    for name, (kind, _) in families.SESSION.items():
+    for name, (kind, _) in key_owners.SESSION.items():
         method = getattr(keys, name)
         given = [samples.get(each, "x") for each in inspect.signature(method).parameters]
         made = method(*given)

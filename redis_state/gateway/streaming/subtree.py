@@ -10,7 +10,7 @@ DEEPEST: Final = 8
 MOST_TASKS: Final = 1_000
 
 
-class TaskFamily:
+class TaskSubtree:
     """A task, and those that it has spawned: up to 8 levels below it, and 1,000 tasks.
 
     Feed it the rows of the session in order. A task is known before its first row: the row of its
@@ -21,7 +21,7 @@ class TaskFamily:
         self._levels: dict[str | None, int] = {task_id: 0}
 
     def has(self, frame: Frame) -> bool:
-        """Return whether a row is of the family, and learn whom it names."""
+        """Return whether a row is of the subtree, and learn whom it names."""
         level = self._levels.get(frame.task_id)
         if level is None:
             return False

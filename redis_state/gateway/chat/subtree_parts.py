@@ -20,7 +20,7 @@ from redis_state.models import StateUpdate, TaskStatus, UpdateType
 _ENDS = frozenset(status.value for status in TaskStatus if status.is_terminal)
 
 
-class FamilyParts(TaskParts):
+class SubtreeParts(TaskParts):
     """Read the rows of a task, and of those below it their texts and whom they name.
 
     Texts stand together in the order of their rows. One of another task names it as its author.
@@ -89,7 +89,7 @@ class FamilyParts(TaskParts):
 
     def _become(self, kept: ShownTask) -> None:
         # Before: theirs are to be forgotten too.
-        self.below = kept.below if isinstance(kept, FamilyParts) else {}
+        self.below = kept.below if isinstance(kept, SubtreeParts) else {}
         super()._become(kept)
 
 
