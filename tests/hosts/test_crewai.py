@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from copy import copy, deepcopy
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -116,6 +118,18 @@ async def test_a_state_is_sealed_and_no_secret_is_shown(
         persistence_of(settings).load_state("f")
     assert sealing.model_dump() == {"persistence_type": "RedisStateFlowPersistence"}
     assert settings.url.get_secret_value() not in repr(sealing)
+
+
+@pytest.mark.parametrize("copied", [copy, deepcopy])
+async def test_a_copy_outlives_what_it_was_made_of(
+    settings: Settings, copied: Callable[[Any], Any]
+) -> None:
+    first = persistence_of(settings)
+    first.save_state("f", "begin", {"n": 1})
+    second = copied(first)
+    first.close()
+    assert second.load_state("f") == {"n": 1}
+    second.close()
 
 
 async def test_a_flow_of_a_killed_process_is_continued_by_another(settings: Settings) -> None:

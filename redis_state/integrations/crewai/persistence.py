@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Iterable, Mapping
 from datetime import date
 from importlib import import_module
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from pydantic import BaseModel, Field, PrivateAttr, SecretStr
 from pydantic_core import to_jsonable_python
@@ -51,6 +51,14 @@ class RedisStateFlowPersistence(_bases.FlowPersistence):  # type: ignore[misc]  
         self._thread = LoopThread("redis_state flows")
         # Not a method of this object: it would keep it for ever.
         self._close = weakref.finalize(self, self._thread.close, self._store.aclose)
+
+    def __copy__(self) -> Self:
+        """Make another one for the same server. Its store is its own, and is closed by itself."""
+        return type(self)(**{name: getattr(self, name) for name in type(self).model_fields})
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
+        """Make another one, as `__copy__`: a definition of a flow is copied with what is in it."""
+        return self.__copy__()
 
     def init_db(self) -> None:
         """Do nothing: there is no schema."""
