@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from collections import defaultdict
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from redis_state import Settings
 from redis_state.archive.model import ArchiveBatch, ArchivedRow, SessionRows
 from redis_state.archive.parquet import calls
 from redis_state.archive.parquet.archive import ParquetArchive
+from redis_state.archive.parquet.files.columns import pq
 from redis_state.archive.parquet.files.data_files import Files
 from redis_state.archive.parquet.files.log import FileLog, LogChange
 from redis_state.archive.parquet.files.objects import FolderObjects
@@ -75,6 +77,27 @@ async def test_an_archive_says_that_it_has_answered(archive: Archive) -> None:
     answered.set(heard)
     assert await archive.erased(["s"]) == {}
     assert heard.is_set()
+
+
+async def test_no_open_file_is_read_by_two_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reads of one mix, and the process may crash: several sessions of a page are in one file."""
+    archive = await compacted(tmp_path)
+    readers, opened = defaultdict[int, set[int]](set), list[Any]()
+    read = pq.ParquetFile.read_row_group
+
+    def noted(its: Any, *args: Any, **options: Any) -> Any:
+        opened.append(its)  # Else another may be in its place.
+        readers[id(its)].add(threading.get_ident())
+        return read(its, *args, **options)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", noted)
+    assert len((await archive.find(ArchiveListing(limit=100))).tasks) == 60
+    threads = set[int]().union(*readers.values())
+    assert len(threads) > 1
+    assert {len(each) for each in readers.values()} == {1}
+    await archive.aclose()
 
 
 async def test_a_call_of_files_does_not_wait_for_a_slow_one(

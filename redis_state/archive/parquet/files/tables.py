@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
-from io import BytesIO
 from typing import Any
 
 from redis_state.archive.parquet.files.ahead import ahead
@@ -157,19 +156,21 @@ class TableReader:
                 yield table
 
     def _open(self, file: DataFile) -> Any:
-        found = self._recent.get((file.name,))
-        if found is not None:
-            return found
-        if not self._log.may_continue():
+        """Open a file for this thread alone: of one that threads share pyarrow mixes the reads."""
+        known = self._recent.get((file.name,))
+        if known is None and not self._log.may_continue():
             raise ArchiveUnavailable("read", "its time is over")
-        name = f"{self._log.folder}/{file.name}"
-        if file.bytes <= _SMALL:
-            body = self._log.objects.get(name)
-            source: Any = None if body is None else BytesIO(body)
-        else:
+        name, metadata = f"{self._log.folder}/{file.name}", self.footers.metadata(file)
+        if file.bytes > _SMALL:
             source = self._log.objects.open(name)
-        if source is None:
+            if source is None:
+                raise FileGone(file.name)
+            return pq.ParquetFile(source, metadata=metadata)
+        body, metadata = known or (self._log.objects.get(name), metadata)
+        if body is None:
             raise FileGone(file.name)
-        opened = pq.ParquetFile(source, metadata=self.footers.metadata(file))
-        self._keep(file, (file.name,), opened)
+        # What is in memory needs no reads ahead.
+        opened = pq.ParquetFile(pa.BufferReader(body), metadata=metadata, pre_buffer=False)
+        if known is None:
+            self._keep(file, (file.name,), (body, opened.metadata))
         return opened
