@@ -66,6 +66,29 @@ async def test_a_task_that_runs_elsewhere_is_left_to_its_worker_until_that_is_ki
             assert await pool.client.result(SESSION, task, timeout_s=60) == "heir"
 
 
+async def test_a_sleep_of_days_outlives_its_worker_and_ends_neither_early_nor_twice() -> None:
+    options = {"program": "skipped_worker", "queue": "far"}
+    async with Pool({"nothing": _nothing}, patience_s=60) as pool:
+        async with worker_process(pool.settings, "dies", **options) as process:
+            task = await pool.client.submit("nap", 3, session_id=SESSION, queue="far")
+
+            async def sleeps() -> bool:
+                found = await pool.store.tasks.look(SESSION, task)
+                return found is not None and found.status is TaskStatus.PAUSED
+
+            await eventually(sleeps, "it sleeps")
+            assert await stop(process, signal.SIGKILL) == -signal.SIGKILL
+        await pool.skip(2 * DAY)
+        async with worker_process(pool.settings, "heir", **options):
+            await pool.skip(DAY - HOUR)
+            assert await sleeps()
+            await pool.skip(2 * HOUR)
+            assert await pool.result(SESSION, task) == "heir"
+            found = await pool.store.tasks.look(SESSION, task)
+            assert found is not None
+            assert (found.attempts, found.crashes) == (2, 0)
+
+
 async def test_time_goes_on_while_a_client_of_the_test_submits() -> None:
     """Whatever is submitted while time is skipped runs, and none of it twice."""
     ran: list[int] = []
