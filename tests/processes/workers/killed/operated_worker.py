@@ -26,7 +26,7 @@ WORDS = [f"{number} " for number in range(12)]
 KIND = {"kind": "operated"}
 PHASES = 4
 # Of a second and more: who waits for so long is paused.
-PACE = Rate(1, timedelta(seconds=1.5))
+PACE = Rate(1, timedelta(seconds=1.3))
 NAP = timedelta(seconds=1.5)
 
 
