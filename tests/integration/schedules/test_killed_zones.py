@@ -20,7 +20,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state import RedisStateStore
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
-from redis_state.worker import Schedule, occurrence_of
+from redis_state.worker import Schedule, TaskClient, occurrence_of
 from tests.chaos.support.crew import Crew, recorded, trails
 from tests.support.processes import children
 from tests.support.processes.pools import SESSION, client_of, queue_of
@@ -88,6 +88,19 @@ def before_last_change(today: date) -> date:
     return day - 5 * _DAY
 
 
+async def missing(client: TaskClient, wanted: list[datetime], since: datetime) -> int:
+    """Compare what a dry run says with what a killed caller has left; count what is missing."""
+    before = {task.task_id for task in await client.store.list_tasks(SESSION)}
+    until = wanted[-1] + timedelta(seconds=1)
+    planned = await client.schedules.backfill("s", since, until, dry_run=True)
+    assert [each.at for each in planned] == wanted
+    states = {each.task_id: each.state for each in planned}
+    assert states == {task: "exists" if task in before else "missing" for task in states}
+    # Nothing was submitted by it.
+    assert {task.task_id for task in await client.store.list_tasks(SESSION)} == before
+    return Counter(states.values())["missing"]
+
+
 async def test_a_backfill_over_both_changes_of_the_clocks_is_whole_though_callers_are_killed(
     store: RedisStateStore, tmp_path: Path
 ) -> None:
@@ -98,7 +111,9 @@ async def test_a_backfill_over_both_changes_of_the_clocks_is_whole_though_caller
         await client.schedules.save(nightly(), paused=True)
         for _ in range(2):
             await crew.start()
-        for number, (first, until) in enumerate((_SPRING, _AUTUMN)):
+        # The first caller dies while it writes the tasks, the second while it queues them.
+        deaths = (("create_task", *_SPRING), ("queue_job", *_AUTUMN))
+        for script, first, until in deaths:
             argument: dict[str, Any] = {
                 "url": store.settings.url.get_secret_value(),
                 "namespace": store.settings.namespace,
@@ -106,8 +121,9 @@ async def test_a_backfill_over_both_changes_of_the_clocks_is_whole_though_caller
                 "schedule": "s",
                 "since_ms": round(midnight(first).timestamp() * 1000),
                 "until_ms": round(midnight(until).timestamp() * 1000),
+                "script": script,
                 "die": 2,
-                "mark": str(tmp_path / f"killed {number}"),
+                "mark": str(tmp_path / f"killed at {script}"),
             }
             for status in (-signal.SIGKILL, 0):
                 process = await start_process("submit_and_die", argument)
@@ -116,6 +132,9 @@ async def test_a_backfill_over_both_changes_of_the_clocks_is_whole_though_caller
                 finally:
                     await children.end(process)
                 assert process.returncode == status
+                left = await missing(client, nights(first, until), midnight(first))
+                assert not left or status
+                assert left or not status or script != "create_task"
             assert await crew.kill(crew.alive()[0]) == -signal.SIGKILL
             await crew.start()
         wanted = nights(*_SPRING) + nights(*_AUTUMN)

@@ -42,7 +42,8 @@ async def submit(client: TaskClient, argument: dict[str, Any]) -> list[str]:
 async def main(argument: dict[str, Any]) -> None:
     """Do what is asked for, print it, and wait to be killed if that is wanted."""
     if "die" in argument:
-        plant("before", "queue_job", Path(argument["mark"]), number=argument["die"])
+        script = argument.get("script", "queue_job")
+        plant("before", script, Path(argument["mark"]), number=argument["die"])
     async with (
         RedisStateStore.from_url(argument["url"], namespace=argument["namespace"]) as store,
         TaskClient(store, queue=argument["queue"]) as client,

@@ -86,30 +86,39 @@ async def all_kinds(client: TaskClient, crew: Crew, folder: Path) -> list[_Task]
     return [*cancelled, *failed, *dead]
 
 
-async def reopen(client: TaskClient, every: list[_Task], folder: Path) -> None:
-    """Have an operator die in the middle, look at what is left, and have others race for that."""
+def retries(client: TaskClient, **options: Any) -> dict[str, Any]:
+    """Give the argument of an operator that retries what matches."""
     settings = client.store.settings
-    argument: dict[str, Any] = {
+    return {
         "url": settings.url.get_secret_value(),
         "namespace": settings.namespace,
         "queue": queue_of(settings),
         "action": "retry",
-        "options": _OVER,
+        "options": options,
     }
-    dying = argument | {"die": _REOPENED, "mark": str(folder / "killed")}
-    operator = await start_process("operated_worker", dying)
+
+
+async def dies(argument: dict[str, Any], folder: Path, **death: Any) -> None:
+    """Have an operator die in the middle."""
+    mark = {"mark": str(folder / "killed")}
+    operator = await start_process("operated_worker", argument | death | mark)
     try:
         await operator.communicate()
     finally:
         await children.end(operator)
     assert operator.returncode == -signal.SIGKILL
+
+
+async def reopen(client: TaskClient, every: list[_Task], folder: Path) -> None:
+    """Have an operator die in the middle, look at what is left, and have others race for that."""
+    await dies(retries(client, **_OVER), folder, die=_REOPENED)
     left = every[_REOPENED:]
     report = await client.bulk("retry", dry_run=True, **_OVER)
     assert sorted((item.session_id, item.task_id) for item in report.items) == sorted(left)
     assert report.counts[BulkOutcome.WOULD] == len(left)
     # A dry run has changed nothing.
     assert await found(client, **_OVER) == sorted(left)
-    racing = argument | {"options": _OVER | {"idempotency_key": None}}
+    racing = retries(client, **_OVER, idempotency_key=None)
     told = await run_processes("operated_worker", [racing] * _OPERATORS)
     outcomes = [outcome for each in told for outcome in each.items()]
     won = Counter(task for task, outcome in outcomes if outcome == "done")
@@ -170,3 +179,37 @@ async def test_what_is_dead_failed_or_cancelled_is_reopened_once_and_seen_in_all
         await reopen(client, every, tmp_path)
         await run_again(client, crew, every, tmp_path)
         await judge(client, every, tmp_path)
+
+
+async def test_a_child_that_a_dead_operator_has_reopened_runs_and_the_next_call_reopens_its_parent(
+    store: RedisStateStore, tmp_path: Path
+) -> None:
+    crew = Crew(store.settings, tmp_path, program="operated_worker", lease_s=0.4)
+    async with client_of(store) as client, crew:
+        first = await crew.start()
+        task = ("a", await client.submit("parent", session_id="a"))
+        await all_found(client, [task], handler="parent", status="FAILED")
+        await crew.kill(first)
+        (child,) = [("a", each.task_id) for each in await client.children(*task)]
+        argument = retries(client, handler="parent", status="FAILED")
+        await dies(argument, tmp_path, script="retry_task", die=2)
+        await all_found(client, [child], status="PENDING")
+        await all_found(client, [task], status="FAILED")
+
+        (tmp_path / "mended").touch()
+        second = await crew.start()
+        await eventually(lambda: recorded(tmp_path, "again"), "the child runs", timeout_s=60)
+        assert await crew.kill(second) == -signal.SIGKILL
+        (told,) = await run_processes("operated_worker", [argument])
+        assert told == {task[1]: "done"}
+        (tmp_path / "go").touch()
+        await crew.start()
+        assert await client.result(*task, timeout_s=60) == "done"
+        views = [await client.inspect(*each) for each in (task, child)]
+        assert [(view.state.status, view.retries) for view in views if view] == [
+            (TaskStatus.COMPLETE, 1)
+        ] * 2
+        assert [each.task_id for each in await client.children(*task)] == [child[1]]
+        rows = await trails(store, "a")
+    assert [ends(rows[each]) for _, each in (task, child)] == [2, 2]
+    assert recorded(tmp_path, "before") == [[child[1]]]

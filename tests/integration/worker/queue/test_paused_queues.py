@@ -1,8 +1,9 @@
-"""A queue that is paused begins nothing, also when workers are killed; who runs what is seen."""
+"""Queues that are paused or given other limits while workers are killed; who runs what is seen."""
 
 from __future__ import annotations
 
 import signal
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -84,3 +85,48 @@ async def test_what_a_dead_worker_ran_waits_until_its_paused_queue_is_resumed(
     }
     assert [len(begun[task]) for task in tasks] == [2, 2, 1]
     assert not [at for each in begun.values() for at in each if paused_ms < at < resumed_ms]
+
+
+async def test_a_limit_that_is_lowered_holds_for_what_comes_back_from_a_dead_worker(
+    store: RedisStateStore,
+) -> None:
+    name = queue_of(store.settings)
+    options = _OPTIONS | {"max_tasks": 10}
+    async with client_of(store) as client:
+        await client.queues.limit(name, running=4)
+        await client.queues.limit_key(name, "b", running=2)
+        async with worker_process(store.settings, "one", **options) as one:
+            tasks = {
+                await client.submit("linger", session_id=SESSION, limit_key=key): key
+                for key in "abab"
+            }
+            for task in tasks:
+                await becomes(client, task, TaskStatus.RUNNING)
+            await client.queues.limit(name, running=3)
+            await client.queues.limit_key(name, "b", running=1)
+            assert await stop(one, signal.SIGKILL) == -signal.SIGKILL
+            # The dead worker's permits are held, and a lower limit takes none away.
+            assert (await client.queues.get(name)).running == 4
+        async with worker_process(store.settings, "two", **options):
+            for task in tasks:
+                assert await client.result(SESSION, task, timeout_s=60) == "two"
+
+            async def none_held() -> bool:
+                return not (await client.queues.get(name)).running
+
+            await eventually(none_held, "no permit is held", timeout_s=60)
+            view = await client.queues.get(name)
+            assert (view.limit, view.keys["b"].running) == (3, 1)
+    # By the moves in the order of the log: `two` never had more than the new limits allow.
+    now, most = set[str](), Counter[str]()
+    for update in await store.list_updates(SESSION):
+        if update.update_type.value != "STATUS_CHANGE":
+            continue
+        if update.content["status"] == "RUNNING" and update.content["worker"] == "two":
+            now.add(update.task_id)
+        else:
+            now.discard(update.task_id)
+        most["all"] = max(most["all"], len(now))
+        most["b"] = max(most["b"], sum(tasks[task] == "b" for task in now))
+    assert 0 < most["all"] <= 3
+    assert most["b"] == 1

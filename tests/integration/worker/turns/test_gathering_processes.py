@@ -113,6 +113,31 @@ async def test_a_batch_is_closed_by_a_start_whose_worker_is_killed(
     assert (history.input, history.attempts) == ([1, 2], 2)
 
 
+async def test_a_burst_that_has_begun_keeps_its_input_though_its_worker_is_killed(
+    store: RedisStateStore, settings: Settings
+) -> None:
+    options: dict[str, Any] = {"session_id": SESSION, "wait": timedelta(milliseconds=1)}
+    name = queue_of(settings)
+    async with client_of(store) as client:
+        async with worker_process(settings, "one", lease_s=0.5) as one:
+            # What is due has not begun while its queue is paused.
+            await client.queues.pause(name)
+            tasks = [await client.debounce("linger", word, **options) for word in ("draft", "last")]
+            assert len(set(tasks)) == 1
+            await client.queues.resume(name)
+            await becomes(client, tasks[0], TaskStatus.RUNNING)
+            assert await stop(one, signal.SIGKILL) == -signal.SIGKILL
+        later = await client.debounce("linger", "next", **options)
+        assert later != tasks[0]
+        async with worker_process(settings, "two", lease_s=0.5):
+            assert await client.result(SESSION, tasks[0], timeout_s=60) == "two"
+            await becomes(client, later, TaskStatus.RUNNING)
+            await client.cancel(SESSION, later, hard=True)
+            await client.wait(SESSION, later, timeout_s=60)
+    found = [await read_history(store, SESSION, task) for task in (tasks[0], later)]
+    assert [(each.input, each.attempts) for each in found if each] == [("last", 2), ("next", 1)]
+
+
 # A death after one round trip leaves what a death before the next one does.
 @pytest.mark.parametrize(
     ("edges", "stride"),

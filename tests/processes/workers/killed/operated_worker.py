@@ -26,7 +26,7 @@ WORDS = [f"{number} " for number in range(12)]
 KIND = {"kind": "operated"}
 PHASES = 4
 # Of a second and more: who waits for so long is paused.
-PACE = Rate(1, timedelta(seconds=1.5))
+PACE = Rate(1, timedelta(seconds=1.3))
 NAP = timedelta(seconds=1.5)
 
 
@@ -49,6 +49,11 @@ async def answer(ctx: TaskContext) -> list[Any]:
 async def held(ctx: TaskContext) -> None:
     """Wait for longer than any test."""
     await ctx.sleep(timedelta(hours=1))
+
+
+async def parent(ctx: TaskContext) -> str:
+    """Join a child that is broken."""
+    return str(await ctx.join(await ctx.spawn("broken", "fails")))
 
 
 class Folder:
@@ -125,7 +130,8 @@ class Folder:
 async def operate(settings: Settings, argument: dict[str, Any]) -> None:
     """Do the action to all tasks, one at a time, and tell of each; die on the way if asked to."""
     if "die" in argument:
-        plant("before", "queue_job", Path(argument["mark"]), number=argument["die"])
+        script = argument.get("script", "queue_job")
+        plant("before", script, Path(argument["mark"]), number=argument["die"])
     async with (
         RedisStateStore(settings) as store,
         TaskClient(store, queue=argument["queue"]) as client,
@@ -156,6 +162,7 @@ def main(argument: dict[str, Any]) -> None:
             "answer": answer,
             "travel": folder.travel,
             "held": held,
+            "parent": parent,
             "flaky": folder.flaky,
             "limited": folder.limited,
             "twice": folder.twice,
