@@ -26,6 +26,8 @@ from tools.unpacking import unpack
 _RUNS = 15
 _IMPORTS = ("redis_state", "redis_state.store", "redis_state.worker")
 _TREES = ("redis_state", "lua", "examples", "tests")
+# Above these a file, or a folder, may hold two ideas.
+_LONG_FILE, _FULL_FOLDER = 400, 12
 
 
 def main(folder: Path) -> None:
@@ -42,6 +44,13 @@ def _sizes(folder: Path) -> Iterator[tuple[str, str]]:
         yield f"{tree}: lines / files", f"{sum(map(_lines, files)):,} / {len(files)}"
     scripts = [file for file in _files(folder / "lua", "*.lua") if "lib" not in file.parts]
     yield "Lua scripts", str(len(scripts))
+    sources = _files(folder / "redis_state", "*.py")
+    long = sum(_lines(file) > _LONG_FILE for file in sources)
+    yield f"redis_state: longest file / above {_LONG_FILE}", f"{max(map(_lines, sources))} / {long}"
+    modules = Counter(file.parent for file in sources if file.name != "__init__.py")
+    full = sum(count > _FULL_FOLDER for count in modules.values())
+    most = f"{max(modules.values())} / {full}"
+    yield f"redis_state: most modules of a folder / above {_FULL_FOLDER}", most
 
 
 def _code(package: Path) -> Iterator[tuple[str, str]]:

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from redis_state.stores.sessions.task_fields import microseconds
 from redis_state.stores.sessions.task_status import watch_entry
-from redis_state.stores.sessions.tasks import microseconds
 from redis_state.stores.task_index import LATEST_US
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

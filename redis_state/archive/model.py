@@ -29,7 +29,7 @@ from redis_state.postgres.text import plain_text
 from redis_state.primitives.record import Stored
 from redis_state.serialization.rows import as_object
 from redis_state.stores.sessions.job_parts import with_whole_job
-from redis_state.stores.sessions.tasks import read_updated
+from redis_state.stores.sessions.task_fields import read_updated
 
 
 class RecordKind(StrEnum):

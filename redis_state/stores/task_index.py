@@ -35,7 +35,7 @@ from redis_state.serialization import codec
 from redis_state.serialization.rows import as_object
 from redis_state.stores.sessions import task_status
 from redis_state.stores.sessions.job_parts import job_of
-from redis_state.stores.sessions.tasks import microseconds
+from redis_state.stores.sessions.task_fields import microseconds
 from redis_state.transport.key_groups import TaskIndexKeys
 from redis_state.transport.keys import WATCH_SHARDS, Keys
 

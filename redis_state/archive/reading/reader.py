@@ -31,7 +31,7 @@ from redis_state.archive.reading.updates import UpdateReader
 from redis_state.models import ArtifactRef, StateUpdate, TaskState, TaskStatus, Trajectory
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.session_log import Entry, EntryPage
-from redis_state.stores.sessions.tasks import microseconds
+from redis_state.stores.sessions.task_fields import microseconds
 
 T = TypeVar("T")
 

@@ -1,38 +1,36 @@
-"""The tasks of a session, as hosts save them and as workers move them.
-
-What changes while a task runs has a field of its own, so that a script can move a task without
-reading JSON; the rest is one document.
-"""
+"""The tasks of a session, as hosts save them and as workers move them. Records: `task_fields`."""
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
-from functools import cache, lru_cache, partial
-from time import time_ns
+from datetime import datetime
+from functools import lru_cache, partial
 from typing import Any, TypeVar, cast
 
-from pydantic import BaseModel
-
-from redis_state.errors import CorruptState, InvalidField, PayloadUnreadable, StoreFull
+from redis_state.errors import CorruptState, PayloadUnreadable, StoreFull
 from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
 from redis_state.primitives.record import Place, Stored, new_write_id
 from redis_state.primitives.watchlist.watchlist import WatchList
 from redis_state.scripts import TASK_FIELDS, Fence, GatheringKeys, ReplyCode, TaskKeys
-from redis_state.serialization import codec
-from redis_state.serialization.fields import choice, moment, validated
-from redis_state.serialization.payloads import Parts, Payloads, Sealed
+from redis_state.serialization.fields import validated
+from redis_state.serialization.payloads import Sealed
 from redis_state.stores.base import ARCHIVE_HOLD_MS, Base, ms
 from redis_state.stores.sessions.saved_tasks import SavedTasks
+from redis_state.stores.sessions.task_fields import (
+    NULL,
+    SEALED_CONTENT,
+    USUAL_KIND,
+    microseconds,
+    read_updated,
+    task_values,
+    unusual_defaults,
+)
 from redis_state.stores.sessions.task_status import TaskStatusView, watch_entry
 from redis_state.transport.key_text import LONGEST_REMEMBERED
 
 T = TypeVar("T")
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 # What `TaskStore.read` needs; to list a session's tasks, their order too.
 _READ = (*TASK_FIELDS, "updated_at")
 _LISTED = ("order", *_READ)
@@ -42,20 +40,6 @@ _LOOKED = (
     *("parent", "isolate", "waits_for", "parent_order", "attempts", "due", "flow_key"),
     *("waits_box", "pause_token", "write", "retries", "parent_retry", "updated_at", "job"),
 )
-# What is said in a task's context, beside ids and times.
-_CONTENT = ("spawn_reason", "query", "llm_context", "tool_context", "memory", "artifacts")
-_SEALED = "sealed"
-# Not stored either.
-_USUAL_KIND = TaskType.BACKGROUND.value
-_NULL = b"null"
-# What is not stored of a context, because most contexts have it.
-_USUAL: dict[str, Any] = {
-    name: field.get_default(call_default_factory=True)
-    for name, field in TaskContextSnapshot.model_fields.items()
-    if not field.is_required() and name != "spawned_at"
-}
-# The context of a new task that was given none. Nothing is stored of it.
-NO_CONTEXT = TaskContextSnapshot(session_id="", task_id="")
 _ACTIVE = TaskStatus.RUNNING.value
 _ENDED = frozenset(status.value for status in TaskStatus if status.is_terminal)
 _ENDED_BYTES = frozenset(status.encode() for status in _ENDED)
@@ -82,7 +66,7 @@ class TaskStore:
         self._state_type = state_type
         self._snapshot_type = snapshot_type
         # Where the host's own contexts have other defaults than what is not stored.
-        self._usual: dict[str, Any] = _unusual(cast("Any", snapshot_type))
+        self._usual: dict[str, Any] = unusual_defaults(cast("Any", snapshot_type))
         # Members of the host's own enums, by what is stored of them.
         statuses, kinds = cast("Iterable[Any]", status_type), cast("Iterable[Any]", kind_type)
         self._statuses: dict[bytes, Any] = {member.value.encode(): member for member in statuses}
@@ -133,7 +117,7 @@ class TaskStore:
         tasks save under a ``fence``: then the owner's save wins, whatever the clocks say. With an
         archive, a task that has ended waits for it. Errors: LeaseLost after a takeover.
         """
-        values = _values(self._base.payloads, state)
+        values = task_values(self._base.payloads, state)
         finished = values[0] in _ENDED_BYTES
         if self._archiving is None:
             return await self._save(state, values, fence, finished=finished)
@@ -288,8 +272,8 @@ class TaskStore:
             **self._usual,
             **document.get("context_snapshot", {}),
         }
-        if _SEALED in document:
-            content = document[_SEALED]
+        if SEALED_CONTENT in document:
+            content = document[SEALED_CONTENT]
             snapshot |= {} if isinstance(content, str) else content
         if type(snapshot["spawned_at"]) is str:
             # Pydantic itself does not read the offsets in seconds that old time zones have.
@@ -298,136 +282,15 @@ class TaskStore:
             task_id=task_id,
             session_id=session_id,
             status=self._statuses[fields["status"]],
-            task_type=self._kinds[document.get("task_type", _USUAL_KIND)],
+            task_type=self._kinds[document.get("task_type", USUAL_KIND)],
             priority=int(fields["priority"]),
             context_snapshot=validated(self._snapshot_type, snapshot),
             trace_id=document.get("trace_id"),
-            result=decode(get("result", _NULL)),
-            error=decode(get("error", _NULL)),
+            result=decode(get("result", NULL)),
+            error=decode(get("error", NULL)),
             description=document.get("description"),
-            progress=decode(get("progress", _NULL)),
+            progress=decode(get("progress", NULL)),
             created_at=created_at,
             updated_at=read_updated(fields),
         )
         return state
-
-
-def read_updated(fields: Mapping[str, bytes]) -> datetime:
-    """Return when a task last changed: as its host gave it, unless the task has moved since.
-
-    Errors: ValueError, TypeError, OverflowError.
-    """
-    stated, counted = fields.get("updated"), fields.get("updated_at")
-    if stated is not None:
-        given = datetime.fromisoformat(stated.decode())
-        if counted is None or microseconds(given) == int(counted):
-            return given
-    return _EPOCH + timedelta(microseconds=int(counted or b""))
-
-
-def new_task_fields(payloads: Payloads, state: TaskState) -> dict[str, bytes]:
-    """Write a task that is new as its record's fields, without those that say nothing."""
-    values = zip(TASK_FIELDS, _values(payloads, state), strict=True)
-    fields = {name: value for name, value in values if value != _NULL}
-    del fields["updated"]
-    fields["updated_at"] = b"%d" % microseconds(state.updated_at)
-    return fields
-
-
-def _values(payloads: Payloads, state: TaskState) -> tuple[bytes, ...]:
-    """Write a task as the values of `TASK_FIELDS`."""
-    parts = payloads.parts()
-    created_at = moment("created_at", state.created_at)
-    document: dict[str, Any] = {"created_at": created_at}
-    kind = choice("task_type", state.task_type, TaskType)
-    if kind != _USUAL_KIND:
-        document["task_type"] = kind
-    if state.context_snapshot is not NO_CONTEXT:
-        _add_context(document, state, created_at)
-    if state.trace_id is not None:
-        document["trace_id"] = state.trace_id
-    if state.description is not None:
-        document["description"] = parts(state.description, field="description")
-    if payloads.seals and "context_snapshot" in document:
-        _seal_content(document, parts)
-    return (
-        choice("status", state.status, TaskStatus).encode(),
-        _priority(state.priority),
-        parts.mark(codec.encode(document)),
-        payloads.write(state.result, field="result"),
-        payloads.write(state.error, field="error"),
-        payloads.write(state.progress, field="progress"),
-        moment("updated_at", state.updated_at).encode(),
-    )
-
-
-def _add_context(document: dict[str, Any], state: TaskState, created_at: str) -> None:
-    """Write what is unusual of a task's context. `TaskStore.read` adds the rest."""
-    snapshot: Any = state.context_snapshot
-    if not isinstance(snapshot, BaseModel):  # a dataclass lets anything in
-        raise InvalidField("context_snapshot", "a TaskContextSnapshot is needed")
-    fields: Any = codec.fields_of(snapshot)
-    if codec.kind_of(fields) is dict:
-        usual = {
-            **_USUAL,
-            "session_id": state.session_id,
-            "task_id": state.task_id,
-            "spawned_at": created_at,
-        }
-        # The type first: a value may be anything, and compare as it likes.
-        fields = {
-            name: value
-            for name, value in fields.items()
-            if name not in usual or type(value) is not type(usual[name]) or value != usual[name]
-        }
-    if fields != {}:
-        document["context_snapshot"] = fields
-
-
-@cache
-def _unusual(snapshot_type: type[Any]) -> dict[str, Any]:
-    """List what must be given to a host's type, because its own default is another."""
-    fields = getattr(snapshot_type, "model_fields", {})
-    own = {
-        name: field.get_default(call_default_factory=True)
-        for name, field in fields.items()
-        if name in _USUAL
-    }
-    return {name: _USUAL[name] for name, value in own.items() if value != _USUAL[name]}
-
-
-def _seal_content(document: dict[str, Any], parts: Parts) -> None:
-    """Seal what a task's context says; ids and times of it stay clear."""
-    snapshot: dict[str, Any] = document["context_snapshot"]
-    content = {name: snapshot[name] for name in _CONTENT if snapshot.get(name)}
-    if content:
-        document["context_snapshot"] = {
-            name: value for name, value in snapshot.items() if name not in content
-        }
-        document[_SEALED] = parts(content, field="context_snapshot")
-
-
-def move_fields(
-    status: TaskStatus, payloads: Payloads | None = None, **changes: Any
-) -> dict[str, bytes]:
-    """Write the fields that change when a task moves, on this process's clock for display."""
-    write = codec.encode if payloads is None else payloads.write
-    fields = {
-        "status": status.value.encode(),
-        "finished": b"1" if status.is_terminal else b"0",
-        "updated_at": b"%d" % (time_ns() // 1000),
-    }
-    return fields | {name: write(value) for name, value in changes.items()}
-
-
-def microseconds(moment: datetime) -> int:
-    """Count a moment in microseconds; a naive one is taken as UTC."""
-    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return (aware - _EPOCH) // _MICROSECOND
-
-
-def _priority(value: Any) -> bytes:
-    try:
-        return str(operator.index(value)).encode()
-    except (TypeError, ValueError):  # the latter for a number of thousands of digits
-        raise InvalidField("priority", "a whole number is needed") from None

@@ -12,7 +12,8 @@ from redis_state.models.lifecycle import CORE, TaskPhase, Vocabulary
 from redis_state.primitives.record import Stored, new_write_id, stored
 from redis_state.scripts import Announcement, Fence, Reply, ReplyCode
 from redis_state.stores.base import Base
-from redis_state.stores.sessions.tasks import TaskStore, move_fields
+from redis_state.stores.sessions.task_fields import move_fields
+from redis_state.stores.sessions.tasks import TaskStore
 from redis_state.stores.sessions.updates import UpdateStore
 
 _CHANGES = frozenset({"result", "error", "progress"})

@@ -23,7 +23,7 @@ from redis_state.models.tasks import new_id
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
 from redis_state.stores.sessions.session_log import Entry
-from redis_state.stores.sessions.tasks import NO_CONTEXT
+from redis_state.stores.sessions.task_fields import NO_CONTEXT
 from redis_state.timeouts import timeout
 from redis_state.transport.clock import ms_of
 from redis_state.worker.client.erasing import ClientErasing

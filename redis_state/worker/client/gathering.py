@@ -10,7 +10,7 @@ from redis_state.models import TaskState, TaskStatus, TaskType
 from redis_state.models.attributes import Attributes, check_attributes
 from redis_state.models.tasks import new_id
 from redis_state.primitives.listed import behind_a_write
-from redis_state.stores.sessions.tasks import NO_CONTEXT
+from redis_state.stores.sessions.task_fields import NO_CONTEXT
 from redis_state.worker.client.operations import TaskOperations, check_id
 from redis_state.worker.observe import tracing as telemetry
 from redis_state.worker.queue.jobs.job import Job

@@ -10,8 +10,8 @@ from typing import Any
 from redis_state.models import TaskState, TaskStatus, TaskType
 from redis_state.store import RedisStateStore
 from redis_state.stores.schedules import PlannedTask
+from redis_state.stores.sessions.task_fields import NO_CONTEXT
 from redis_state.stores.sessions.task_status import TaskStatusView
-from redis_state.stores.sessions.tasks import NO_CONTEXT
 from redis_state.worker.queue.jobs.job import Job
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.tasks.move_parts import SKEW_MS

@@ -16,7 +16,7 @@ from redis_state.primitives.lease import HeldLease, Leases, new_owner
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
-from redis_state.stores.sessions.tasks import move_fields
+from redis_state.stores.sessions.task_fields import move_fields
 from redis_state.worker.tasks.moves import TaskMoves, end_of, named_task
 from redis_state.worker.tasks.recorded.replay import Replay
 from redis_state.worker.tasks.started import NotStarted, StartedRun

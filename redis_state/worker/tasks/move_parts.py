@@ -14,8 +14,8 @@ from redis_state.serialization import codec
 from redis_state.serialization.payloads import Payloads
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.job_parts import job_fields
+from redis_state.stores.sessions.task_fields import new_task_fields
 from redis_state.stores.sessions.task_status import watch_entry as watch_entry  # noqa: PLC0414
-from redis_state.stores.sessions.tasks import new_task_fields
 from redis_state.stores.sessions.updates import NewUpdate
 from redis_state.worker.tasks.recorded.replay import Replay
 from redis_state.worker.tasks.task_format import format_fields

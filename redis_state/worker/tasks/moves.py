@@ -21,7 +21,7 @@ from redis_state.primitives.lease import HeldLease
 from redis_state.primitives.record import new_write_id
 from redis_state.scripts import TaskKeys
 from redis_state.store import RedisStateStore
-from redis_state.stores.sessions.tasks import move_fields
+from redis_state.stores.sessions.task_fields import move_fields
 from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
 from redis_state.worker.tasks.handed_back import HandedBack
 from redis_state.worker.tasks.move_parts import announcement, raise_refused, status_update

@@ -36,8 +36,8 @@ from redis_state.models import (
 from redis_state.primitives.lease import HeldLease
 from redis_state.primitives.record import fields_of, new_write_id
 from redis_state.scripts import Reply, ReplyCode
+from redis_state.stores.sessions.task_fields import move_fields
 from redis_state.stores.sessions.task_status import TaskStatusView
-from redis_state.stores.sessions.tasks import move_fields
 from redis_state.stores.sessions.updates import NewUpdate
 from redis_state.worker.tasks.dead_letters import DeadLetters, died_running, unreadable
 from redis_state.worker.tasks.handed_back import MOST_UNREAD, HandedBack

@@ -26,7 +26,7 @@ from redis_state.archive.protocol import Archive
 from redis_state.errors import CursorGap, InvalidField
 from redis_state.models import StateUpdate, TaskStatus, UpdateType
 from redis_state.serialization import codec
-from redis_state.stores.sessions.tasks import microseconds
+from redis_state.stores.sessions.task_fields import microseconds
 from tests.support.processes.pools import SESSION
 from tests.support.servers.postgres import OwnPostgres
 from tests.support.tasks.archives import log_of

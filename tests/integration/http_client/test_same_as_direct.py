@@ -19,7 +19,7 @@ pytest.importorskip("starlette", reason="needs the gateway extra")
 from redis_state import RedisStateStore, errors
 from redis_state.models import SteeringEventType, TaskState, TaskStatus
 from redis_state.models.attributes import AttributeValue
-from redis_state.stores.sessions.tasks import NO_CONTEXT
+from redis_state.stores.sessions.task_fields import NO_CONTEXT
 from redis_state.testing import eventually
 from redis_state.worker import KeyLimits, OpenPause, Rate, Schedule
 from tests.support.http.gateway import paused

@@ -26,7 +26,7 @@ from redis_state.serialization.fields import dumped, text
 from redis_state.settings import Settings, make_settings
 from redis_state.stores.base import ms
 from redis_state.stores.hosts.jobs import JobClaim, JobStore, Planned
-from redis_state.stores.sessions.tasks import microseconds
+from redis_state.stores.sessions.task_fields import microseconds
 
 log: logging.Logger = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from redis_state.primitives.record import new_write_id
 from redis_state.scripts import Reply, ReplyCode, TaskKeys, raw, topic_text
 from redis_state.serialization.payloads import need_end
 from redis_state.store import RedisStateStore
-from redis_state.stores.sessions.tasks import move_fields
+from redis_state.stores.sessions.task_fields import move_fields
 from redis_state.worker.observe import tracing as telemetry
 from redis_state.worker.queue.jobs.job import Job
 from redis_state.worker.queue.queue import Queue

@@ -32,7 +32,7 @@ from redis_state.serialization import codec
 from redis_state.settings import Settings
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
-from redis_state.stores.sessions.tasks import move_fields
+from redis_state.stores.sessions.task_fields import move_fields
 from redis_state.transport.subscriber import Subscription
 from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
 from redis_state.worker.tasks.execution.inbox import Inbox

@@ -38,7 +38,7 @@ from redis_state.primitives.sent import UNNAMED, SentContent
 from redis_state.scripts import Reply, ReplyCode, TaskKeys, raw
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore, process_name
-from redis_state.stores.sessions.tasks import move_fields
+from redis_state.stores.sessions.task_fields import move_fields
 from redis_state.transport.key_groups import live_channel
 from redis_state.worker.queue.jobs.job import Job
 from redis_state.worker.queue.queue import Queue

@@ -39,8 +39,8 @@ from redis_state.scripts import Reply, ReplyCode, TaskKeys
 from redis_state.serialization import codec
 from redis_state.serialization.payloads import Sealed
 from redis_state.store import RedisStateStore
+from redis_state.stores.sessions.task_fields import move_fields
 from redis_state.stores.sessions.task_status import TaskStatusView
-from redis_state.stores.sessions.tasks import move_fields
 from redis_state.worker.queue.jobs.job import Job
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.tasks.bookkeeping import TaskBookkeeping

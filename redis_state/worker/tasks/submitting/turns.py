@@ -35,8 +35,8 @@ from redis_state.scripts import (
 )
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
+from redis_state.stores.sessions.task_fields import move_fields
 from redis_state.stores.sessions.task_status import TaskStatusView, updated_us
-from redis_state.stores.sessions.tasks import move_fields
 from redis_state.stores.task_index import TaskIndex, indexed_move
 from redis_state.worker.queue.jobs.job import Job, seniority_ms
 from redis_state.worker.queue.queue import Queue

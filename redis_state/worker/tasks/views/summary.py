@@ -13,7 +13,7 @@ from redis_state.primitives.record import Stored
 from redis_state.serialization.payloads import Payloads
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.job_parts import JOB, job_of
-from redis_state.stores.sessions.tasks import read_updated
+from redis_state.stores.sessions.task_fields import read_updated
 from redis_state.stores.task_index import attributes_of
 from redis_state.worker.tasks.views.links import TaskLink, link_of
 

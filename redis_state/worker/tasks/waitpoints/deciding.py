@@ -22,7 +22,7 @@ from redis_state.serialization.fields import text
 from redis_state.serialization.payloads import Payloads
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
-from redis_state.stores.sessions.tasks import move_fields
+from redis_state.stores.sessions.task_fields import move_fields
 from redis_state.stores.sessions.updates import NewUpdate
 from redis_state.transport.clock import ms_of
 from redis_state.transport.commands import Commands
