@@ -14,6 +14,9 @@ from redis_state.errors import ConfigError
 
 # More kinds of connections than a process has. A context holds the certificates of the system.
 _MAX_CONTEXTS = 16
+# How long a server may take to answer the end of TLS. By default a silent one keeps the socket open
+# for half a minute.
+_LEAVE_S = 0.1
 _FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 _LOADED = (*_FILES, "ssl_ca_data", "ssl_ciphers", "ssl_min_version")
 _LEGACY = re.compile(rb"^Proc-Type:[^\n]*\bENCRYPTED\b", re.MULTILINE)
@@ -61,6 +64,7 @@ class TlsConnection(SSLConnection):
             _contexts.pop(oldest, None)
         if self._server_name is not None:
             arguments["server_hostname"] = self._server_name
+        arguments["ssl_shutdown_timeout"] = _LEAVE_S
         return arguments
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -13,7 +14,10 @@ import pytest
 from pydantic import SecretStr
 
 from redis_state import RedisStateStore, Settings
+from redis_state.errors import BackendUnavailable
 from redis_state.testing import eventually
+from redis_state.transport.connections.address import Address
+from redis_state.transport.connections.protocol import open_protocol
 from tests.support.processes import children
 from tests.support.servers.choice import on_path
 from tests.support.servers.faults import Proxy, certificate, tls_server_context
@@ -124,3 +128,33 @@ def test_a_watcher_gets_each_large_update_once_and_in_order(over_tls: Any) -> No
         assert [await signal.next() for _ in sent] == [text.encode() for text in sent]
 
     over_tls(watch)
+
+
+async def test_a_connection_that_a_silent_server_kept_waiting_leaves_no_socket(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of TLS is not answered either."""
+    opened: list[socket.socket] = []
+    connect = asyncio.open_connection
+
+    async def noted(*args: Any, **options: Any) -> Any:
+        streams = await connect(*args, **options)
+        if "ssl" not in options:  # one of the proxies
+            return streams
+        opened.append(streams[1].get_extra_info("socket"))
+        # The host loses power once the server has said that it speaks TLS.
+        assert wire.half_open()
+        return streams
+
+    cert, key = certificate(tmp_path, "IP:127.0.0.1")
+    url = settings.url.get_secret_value()
+    async with (
+        Proxy(url, tls=tls_server_context(cert, key)) as proxy,
+        Proxy(f"redis://127.0.0.1:{proxy.port}/0") as wire,
+    ):
+        address = Address.parse(f"rediss://127.0.0.1:{wire.port}/0?ssl_ca_certs={cert}")
+        monkeypatch.setattr(asyncio, "open_connection", noted)
+        with pytest.raises(BackendUnavailable, match="no answer"):
+            await open_protocol(address, lambda _: None, timeout_s=0.5)
+        assert len(opened) == 1
+        await eventually(lambda: opened[0].fileno() < 0, "its socket is closed", timeout_s=10)
