@@ -7,7 +7,7 @@ types are checked.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from datetime import UTC, datetime
 from importlib import import_module
@@ -82,7 +82,7 @@ class RedisStateWorkflowStore(_theirs.AbstractWorkflowStore):  # type: ignore[mi
         while True:
             try:
                 await _theirs.AbstractWorkflowStore.update_handler_status(
-                    _Unchanged(self), run_id, **changes
+                    _Unchanged(self._matching, self._save), run_id, **changes
                 )
             except VersionConflict:
                 continue
@@ -281,19 +281,24 @@ class RedisStateWorkflowStore(_theirs.AbstractWorkflowStore):  # type: ignore[mi
 class _Unchanged:
     """The store of one change: what it has read is saved only if it is as it was."""
 
-    def __init__(self, workflows: RedisStateWorkflowStore) -> None:
-        self._workflows = workflows
+    def __init__(
+        self,
+        matching: Callable[[Any], AsyncGenerator[tuple[Any, Version]]],
+        save: Callable[[Any, Version], Awaitable[None]],
+    ) -> None:
+        self._matching = matching
+        self._save = save
         self._read: dict[str, Version] = {}
 
     async def query(self, query: Any) -> list[Any]:
         """List handlers, and note their versions."""
-        found = [each async for each in self._workflows._matching(query)]  # noqa: SLF001 - its own
+        found = [each async for each in self._matching(query)]
         self._read = {handler.handler_id: version for handler, version in found}
         return [handler for handler, _ in found]
 
     async def update(self, handler: Any) -> None:
         """Save a handler that was read. Errors: VersionConflict."""
-        await self._workflows._save(handler, self._read[handler.handler_id])  # noqa: SLF001
+        await self._save(handler, self._read[handler.handler_id])
 
 
 def _time(row: Row) -> datetime:

@@ -33,7 +33,7 @@ async def test_a_value_that_continues_one_that_is_gone_is_whole() -> None:
         gone: Any = await saver.aget_tuple(thread)
         await redis.go_back()
         assert (await graph.aget_state(thread)).values == kept
-        later = {**gone.checkpoint, "id": empty_checkpoint()["id"]}
+        later: Any = {**gone.checkpoint, "id": empty_checkpoint()["id"]}
         versions = later["channel_versions"]
         version = saver.get_next_version(versions["log"], None)
         values = {**later["channel_values"], "log": [*later["channel_values"]["log"], "new"]}
