@@ -69,7 +69,8 @@ class Queue:
         self._scripts = store.base.scripts if self._own is None else Scripts(self._own)
         database = int(self.transport.address.options.get("db") or 0)
         self._keys = Keys(store.settings.namespace, database)
-        self._own_names = raw(f"{self._keys.jobs_tag}/")
+        self._jobs_tag = self._keys.jobs_tag
+        self._own_names = raw(f"{self._jobs_tag}/")
         self._known: dict[str, QueueKeys] = {}
         self.names: QueueNames = QueueNames(
             self._scripts, self._keys.queue_names(), life_ms=self._life_ms
@@ -113,11 +114,13 @@ class Queue:
 
         Errors: OutcomeUnknown if it cannot be queued now: then a sweeper queues it.
         """
+        name = job.queue or self.name
         with behind_a_write(self.transport.address):
-            await self.names.know(job.queue or self.name, at_ms=job.at_ms)
-            written = self._written(job)
-            payload = payload_key(written.id)
-            await self._scripts.queue_job(self.keys(job.queue), payload=payload, job=written)
+            if not self.names.knows(name, at_ms=job.at_ms):
+                await self.names.know(name, at_ms=job.at_ms)
+            keys = self.keys(name)
+            written = self._written(job, keys)
+            await self._scripts.queue_job(keys, payload=payload_key(written.id), job=written)
 
     async def ensure_queued(
         self, jobs: Sequence[Job], *, patience_ms: int = 2_000
@@ -159,7 +162,7 @@ class Queue:
 
         One that is due, and waits for its key, is put off too. Errors: BackendUnavailable.
         """
-        name = job.id_under(self._keys.jobs_tag)
+        name = job.id_under(self._jobs_tag)
         await self._scripts.defer_job(
             self.keys(job.queue),
             payload=payload_key(name),
@@ -186,7 +189,7 @@ class Queue:
         With each task comes its record as it was read then, None for one that is gone: what was
         parked before that goes too.
         """
-        tag = self._keys.jobs_tag
+        tag = self._jobs_tag
         names = [
             (
                 Job(*task, 0, 0).claim_under(tag),
@@ -306,7 +309,7 @@ class Queue:
 
     def claim_of(self, session_id: str, task_id: str) -> str:
         """Return a task as claims name it."""
-        return Job(session_id, task_id, 0, 0).claim_under(self._keys.jobs_tag)
+        return Job(session_id, task_id, 0, 0).claim_under(self._jobs_tag)
 
     async def claimed_of(self, queue: str | None, key: str) -> set[str]:
         """List the claims of what waits in the line of a key: it has begun, or is about to.
@@ -399,14 +402,15 @@ class Queue:
         That payload may be in another slot, or beyond this user's rights: no job that is ended in
         the same call would end.
         """
-        return _payload_of(job) if self._is_ours(job) else payload_key(f"{self._keys.jobs_tag}/")
+        return _payload_of(job) if self._is_ours(job) else payload_key(f"{self._jobs_tag}/")
 
     async def _ensure(self, job: Job, patience_ms: int) -> tuple[QueueState, int]:
         await self.names.know(job.queue or self.name, at_ms=job.at_ms)
-        written = self._written(job)
+        keys = self.keys(job.queue)
+        written = self._written(job, keys)
         _, earlier = self._ids(job)
         reply = await self._scripts.ensure_job(
-            self.keys(job.queue),
+            keys,
             payload=payload_key(written.id),
             picked=picked_key(written.id),
             earlier_payload=payload_key(earlier),
@@ -422,13 +426,13 @@ class Queue:
 
     def _ids(self, job: Job) -> tuple[str, str]:
         """Return a job's id, and that of the run before."""
-        tag = self._keys.jobs_tag
+        tag = self._jobs_tag
         return job.id_under(tag), job._replace(runs=max(0, job.runs - 1)).id_under(tag)
 
-    def _written(self, job: Job) -> QueuedJob:
+    def _written(self, job: Job, keys: QueueKeys) -> QueuedJob:
         return QueuedJob(
-            channel=self.keys(job.queue).channel,
-            id=job.id_under(self._keys.jobs_tag),
+            channel=keys.channel,
+            id=job.id_under(self._jobs_tag),
             payload=payload_of(job.stated()),
             life_ms=self._life_ms,
             earlier_ms=seniority_ms(job.priority),
