@@ -10,6 +10,7 @@ import math
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import cache
 from typing import Any, TypeGuard, TypeVar
 
 from redis_state.errors import ConfigError, InvalidField
@@ -44,9 +45,16 @@ def name_or(field: str, value: object, other: T) -> str | T:
 
 def known_options(kind: Any, given: Mapping[str, object]) -> None:
     """Refuse an option that a call does not have: one whose name is wrong would do nothing."""
-    names: frozenset[str] = kind.__optional_keys__ | kind.__required_keys__
-    for name in given.keys() - names:
+    names = _options_of(kind)
+    if not names.issuperset(given):
+        name = min(given.keys() - names)
         raise InvalidField(name, f"is no option: {', '.join(sorted(names))}")
+
+
+@cache
+def _options_of(kind: Any) -> frozenset[str]:
+    names: frozenset[str] = kind.__optional_keys__ | kind.__required_keys__
+    return names
 
 
 def count(field: str, value: object, *, least: int = 1) -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Sized
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Sized
+from contextlib import suppress
 from typing import TypeVar
 
 from redis_state.errors import BackendError, NoConnection, OutcomeUnknown, StoreFull
@@ -11,18 +11,27 @@ from redis_state.errors import BackendError, NoConnection, OutcomeUnknown, Store
 T = TypeVar("T")
 
 
-@contextmanager
-def behind_a_write(address: object, *, written: Sized | None = None) -> Generator[None]:
+class behind_a_write:  # noqa: N801 - what it does to the block that is written behind it
     """Do what follows a write that has succeeded. Errors: OutcomeUnknown if the server is away.
 
     Its own error would say that the call did not happen. That holds while ``written`` is empty.
     """
-    try:
-        yield
-    except (NoConnection, StoreFull) as error:
-        if written is not None and not written:
-            raise
-        raise OutcomeUnknown(str(address), f"written, then: {error}") from error
+
+    # A class, not a generator: every submit enters two of them.
+    __slots__ = ("_address", "_written")
+
+    def __init__(self, address: object, *, written: Sized | None = None) -> None:
+        self._address = address
+        self._written = written
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if not isinstance(error, (NoConnection, StoreFull)):
+            return
+        if self._written is None or self._written:
+            raise OutcomeUnknown(str(self._address), f"written, then: {error}") from error
 
 
 async def write_listed(

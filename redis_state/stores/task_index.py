@@ -30,7 +30,8 @@ from redis_state.models import TaskState, TaskStatus
 from redis_state.models.attributes import Attributes
 from redis_state.primitives.record import Stored
 from redis_state.primitives.watchlist.watchlist import ENDED_MS
-from redis_state.scripts import IndexedTask, Reply, ReplyCode, Scripts, raw
+from redis_state.scripts import IndexedTask, Reply, Scripts, raw
+from redis_state.scripts.runner import PendingReply
 from redis_state.serialization import codec
 from redis_state.serialization.rows import as_object
 from redis_state.stores.sessions import task_status
@@ -64,16 +65,15 @@ class TaskIndex:
         """Return the keys of a task's shard."""
         return self._keys.task_index(zlib.crc32(entry) % WATCH_SHARDS)
 
-    async def announce(self, task: IndexedTask, *, delay_ms: int) -> tuple[int, bool]:
+    def announce(self, task: IndexedTask, *, delay_ms: int) -> PendingReply:
         """List a task that is about to be written, and have it inspected after ``delay_ms``.
 
-        One step. Return when that is, in ms, and whether the index knew another task of the id:
-        then call `put` once the task is written.
+        One step. The reply has when that is, in ms. It is STALE if the index knew another task of
+        the id: then call `put` once the task is written.
         """
-        reply = await self._scripts.index_task(
+        return self._scripts.index_task(
             self.keys(task.entry), task, rule="new", delay_ms=delay_ms, stands="given"
         )
-        return int(reply.facts[0]), reply.word is ReplyCode.STALE
 
     async def put(self, task: IndexedTask, *, stamp: str | None = None) -> Reply:
         """Write what is known of a task, unless it is older than what the index knows.

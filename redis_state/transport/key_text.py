@@ -22,12 +22,13 @@ def escape(field: str, value: str) -> str:
     as a pattern. Empty text is ``%``; what would be longer than 120 characters is ``%~`` and its
     SHA-256. Errors: InvalidField names ``field`` when the value is not text.
     """
+    # First what nearly all ids are.
+    if type(value) is str and value.isalnum() and value.isascii() and len(value) <= _LONGEST:
+        return value
     if not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidField(field, f"text is needed, not {type(value).__name__}")
     if value == "":
         return "%"
-    if len(value) <= _LONGEST and value.isascii() and value.isalnum():
-        return value
     # Remembered, as long as it is short: each operation names the same few ids again.
     return _escaped(value) if len(value) <= _LONGEST else _escaped.__wrapped__(value)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
-from redis_state.scripts.binding import script
+from redis_state.scripts.binding import of_new_keys, script
 from redis_state.scripts.runner import PendingReply, ScriptRunner
 from redis_state.transport.key_groups import QueueKeys
 from redis_state.transport.wire.resp import Argument
@@ -71,7 +71,7 @@ def _inspected(tasks: Sequence[tuple[str, int | None, int | None]]) -> list[Argu
 class QueueScripts(ScriptRunner):
     """Queues of jobs: put, claim, end, look after."""
 
-    @script
+    @of_new_keys
     def queue_job(self, keys: QueueKeys, *, payload: str, job: QueuedJob) -> PendingReply:
         """OK new."""
 

@@ -17,7 +17,6 @@ from pydantic import BaseModel
 
 from redis_state.errors import InvalidField
 from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
-from redis_state.scripts import TASK_FIELDS
 from redis_state.serialization import codec
 from redis_state.serialization.fields import choice, moment
 from redis_state.serialization.payloads import Parts, Payloads
@@ -30,6 +29,7 @@ SEALED_CONTENT = "sealed"
 # Not stored either.
 USUAL_KIND = TaskType.BACKGROUND.value
 NULL = b"null"
+_OUTCOMES = ("result", "error", "progress")
 # What is not stored of a context, because most contexts have it.
 _USUAL: dict[str, Any] = {
     name: field.get_default(call_default_factory=True)
@@ -55,15 +55,33 @@ def read_updated(fields: Mapping[str, bytes]) -> datetime:
 
 def new_task_fields(payloads: Payloads, state: TaskState) -> dict[str, bytes]:
     """Write a task that is new as its record's fields, without those that say nothing."""
-    values = zip(TASK_FIELDS, task_values(payloads, state), strict=True)
-    fields = {name: value for name, value in values if value != NULL}
-    del fields["updated"]
+    fields = {
+        "status": choice("status", state.status, TaskStatus).encode(),
+        "priority": _priority(state.priority),
+        "document": _document(payloads, state),
+    }
+    for name in _OUTCOMES:
+        value = getattr(state, name)
+        if value is not None:
+            fields[name] = payloads.write(value, field=name)
+    moment("updated_at", state.updated_at)  # for its errors
     fields["updated_at"] = b"%d" % microseconds(state.updated_at)
     return fields
 
 
 def task_values(payloads: Payloads, state: TaskState) -> tuple[bytes, ...]:
     """Write a task as the values of `TASK_FIELDS`."""
+    return (
+        choice("status", state.status, TaskStatus).encode(),
+        _priority(state.priority),
+        _document(payloads, state),
+        *(payloads.write(getattr(state, name), field=name) for name in _OUTCOMES),
+        moment("updated_at", state.updated_at).encode(),
+    )
+
+
+def _document(payloads: Payloads, state: TaskState) -> bytes:
+    """Write what never changes of a task."""
     parts = payloads.parts()
     created_at = moment("created_at", state.created_at)
     document: dict[str, Any] = {"created_at": created_at}
@@ -78,15 +96,7 @@ def task_values(payloads: Payloads, state: TaskState) -> tuple[bytes, ...]:
         document["description"] = parts(state.description, field="description")
     if payloads.seals and "context_snapshot" in document:
         _seal_content(document, parts)
-    return (
-        choice("status", state.status, TaskStatus).encode(),
-        _priority(state.priority),
-        parts.mark(codec.encode(document)),
-        payloads.write(state.result, field="result"),
-        payloads.write(state.error, field="error"),
-        payloads.write(state.progress, field="progress"),
-        moment("updated_at", state.updated_at).encode(),
-    )
+    return parts.mark(codec.encode(document))
 
 
 def _add_context(document: dict[str, Any], state: TaskState, created_at: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Literal, Self, Unpack
 
@@ -33,6 +32,7 @@ from redis_state.worker.client.operations import check_id
 from redis_state.worker.client.reading import ClientReading
 from redis_state.worker.client.steering import ClientSteering
 from redis_state.worker.queue.control import Queues
+from redis_state.worker.queue.limits import flow_key
 from redis_state.worker.queue.rates import Rates
 from redis_state.worker.schedules.client import Schedules
 from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
@@ -186,16 +186,8 @@ class TaskClient(ClientSteering, ClientGathering, ClientMessaging, ClientErasing
         delay, at = options.get("delay"), options.get("at")
         if policy is OnBusy.INTERRUPT and (delay is not None or at is not None):
             raise InvalidField("on_busy", "interrupt cannot be given with delay or at")
-        new = Submission(
-            handler=handler,
-            task_input=task_input,
-            queue=limits.name_or("queue", options.get("queue"), self._queue.name),
-            limit_key=options.get("limit_key"),
-            policy=policy,
-            attributes=attributes,
-            sent=options.get("sent"),
-        )
-        new.flow(session_id)  # for its errors
+        queue = limits.name_or("queue", options.get("queue"), self._queue.name)
+        flow = flow_key(options.get("limit_key"), in_turn=None if policy is None else session_id)
         if named and await self._still_there(session_id, task_id):
             return Submitted(task_id, is_new=False)
         state = TaskState(
@@ -208,8 +200,19 @@ class TaskClient(ClientSteering, ClientGathering, ClientMessaging, ClientErasing
             trace_id=options.get("trace_id"),
             description=options.get("description"),
         )
-        due_ms, delay_ms = await self._due(delay, at)
-        new = replace(new, due_ms=due_ms, at=at is not None, delay_ms=delay_ms)
+        due_ms, delay_ms = (None, 0) if delay is None and at is None else await self._due(delay, at)
+        new = Submission(
+            handler=handler,
+            task_input=task_input,
+            queue=queue,
+            written_key=flow,
+            policy=policy,
+            attributes=attributes,
+            due_ms=due_ms,
+            at=at is not None,
+            delay_ms=delay_ms,
+            sent=options.get("sent"),
+        )
         is_new = await self._submissions.submit(state, new)
         if not is_new:
             await self._still_there(session_id, task_id)
@@ -290,10 +293,8 @@ class TaskClient(ClientSteering, ClientGathering, ClientMessaging, ClientErasing
         """Remove all jobs from the queue, of all sessions. The tasks do not change."""
         await self._queue.clear()
 
-    async def _due(self, delay: timedelta | None, at: datetime | None) -> tuple[int | None, int]:
+    async def _due(self, delay: timedelta | None, at: datetime | None) -> tuple[int, int]:
         """Return when a task begins, and in how many ms that is, by the server's clock."""
-        if delay is None and at is None:
-            return None, 0
         if delay is not None and at is not None:
             raise InvalidField("at", "cannot be given with delay")
         given: Any = at if delay is None else delay

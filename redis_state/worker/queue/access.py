@@ -31,6 +31,7 @@ class QueueAccess:
         self._scripts = store.base.scripts if self._own is None else Scripts(self._own)
         database = int(self.transport.address.options.get("db") or 0)
         self._keys = Keys(store.settings.namespace, database)
+        self._jobs_tag = self._keys.jobs_tag
         self._known: dict[str, QueueKeys] = {}
         self.names: QueueNames = QueueNames(
             self._scripts, self._keys.queue_names(), life_ms=self._life_ms

@@ -38,7 +38,7 @@ class QueueClaims(QueueAccess):
 
     def __init__(self, store: RedisStateStore, *, name: str | None = None) -> None:
         super().__init__(store, name=name)
-        self._own_names = raw(f"{self._keys.jobs_tag}/")
+        self._own_names = raw(f"{self._jobs_tag}/")
         self._parked: dict[str, bytes] = {}
 
     async def claim(self, queue: str, *, limit: int) -> list[ClaimedJob]:
@@ -127,7 +127,7 @@ class QueueClaims(QueueAccess):
 
     def claim_of(self, session_id: str, task_id: str) -> str:
         """Return a task as claims name it."""
-        return Job(session_id, task_id, 0, 0).claim_under(self._keys.jobs_tag)
+        return Job(session_id, task_id, 0, 0).claim_under(self._jobs_tag)
 
     async def claimed_of(self, queue: str | None, key: str) -> set[str]:
         """List the claims of what waits in the line of a key: it has begun, or is about to.
@@ -177,7 +177,7 @@ class QueueClaims(QueueAccess):
         With each task comes its record as it was read then, None for one that is gone: what was
         parked before that goes too.
         """
-        tag = self._keys.jobs_tag
+        tag = self._jobs_tag
         names = [
             (
                 Job(*task, 0, 0).claim_under(tag),
@@ -238,7 +238,7 @@ class QueueClaims(QueueAccess):
         That payload may be in another slot, or beyond this user's rights: no job that is ended in
         the same call would end.
         """
-        return _payload_of(job) if self._is_ours(job) else payload_key(f"{self._keys.jobs_tag}/")
+        return _payload_of(job) if self._is_ours(job) else payload_key(f"{self._jobs_tag}/")
 
 
 def _payload_of(job: ClaimedJob) -> str:

@@ -29,14 +29,20 @@ class QueueNames:
         # When a name was written last, and for jobs of up to which time.
         self._known: dict[str, tuple[float, int]] = {}
 
+    def knows(self, name: str, *, at_ms: int | None = None) -> bool:
+        """Return whether this process has written a queue's name lately."""
+        known = self._known.get(name)
+        return (
+            known is not None
+            and monotonic() - known[0] < _AGAIN_S
+            and (at_ms is None or _day_ms(at_ms) <= known[1])
+        )
+
     async def know(self, name: str, *, at_ms: int | None = None) -> None:
         """Write a queue's name, unless this process did lately. Errors: BackendUnavailable."""
-        # Rounded up: not each delayed job writes it.
-        day_ms = 0 if at_ms is None else -(-at_ms // _DAY_MS) * _DAY_MS
-        now_s = monotonic()
-        since_s, until_ms = self._known.get(name, (now_s - _AGAIN_S, 0))
-        if now_s - since_s < _AGAIN_S and day_ms <= until_ms:
+        if self.knows(name, at_ms=at_ms):
             return
+        day_ms, now_s = _day_ms(at_ms), monotonic()
         if len(self._known) >= _MOST:
             self._known.clear()
         self._known[name] = now_s, day_ms
@@ -59,3 +65,8 @@ class QueueNames:
         async for page in commands.zscan_all(self._key, count=_PAGE):
             names.update(name.decode("utf-8", "surrogatepass") for name in page)
         return names
+
+
+def _day_ms(at_ms: int | None) -> int:
+    # Rounded up: not each delayed job writes the name.
+    return 0 if at_ms is None else -(-at_ms // _DAY_MS) * _DAY_MS

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from redis_state.primitives.listed import behind_a_write
 from redis_state.scripts import QueuedJob
+from redis_state.transport.key_groups import QueueKeys
 from redis_state.worker.queue.backlog import Backlog, read_backlog
 from redis_state.worker.queue.claims import QueueClaims
 from redis_state.worker.queue.jobs.job import Job, QueueState, seniority_ms
@@ -31,11 +32,13 @@ class Queue(QueueClaims):
 
         Errors: OutcomeUnknown if it cannot be queued now: then a sweeper queues it.
         """
+        name = job.queue or self.name
         with behind_a_write(self.transport.address):
-            await self.names.know(job.queue or self.name, at_ms=job.at_ms)
-            written = self._written(job)
-            payload = payload_key(written.id)
-            await self._scripts.queue_job(self.keys(job.queue), payload=payload, job=written)
+            if not self.names.knows(name, at_ms=job.at_ms):
+                await self.names.know(name, at_ms=job.at_ms)
+            keys = self.keys(name)
+            written = self._written(job, keys)
+            await self._scripts.queue_job(keys, payload=payload_key(written.id), job=written)
 
     async def ensure_queued(
         self, jobs: Sequence[Job], *, patience_ms: int = 2_000
@@ -77,7 +80,7 @@ class Queue(QueueClaims):
 
         One that is due, and waits for its key, is put off too. Errors: BackendUnavailable.
         """
-        name = job.id_under(self._keys.jobs_tag)
+        name = job.id_under(self._jobs_tag)
         await self._scripts.defer_job(
             self.keys(job.queue),
             payload=payload_key(name),
@@ -101,10 +104,11 @@ class Queue(QueueClaims):
 
     async def _ensure(self, job: Job, patience_ms: int) -> tuple[QueueState, int]:
         await self.names.know(job.queue or self.name, at_ms=job.at_ms)
-        written = self._written(job)
+        keys = self.keys(job.queue)
+        written = self._written(job, keys)
         _, earlier = self._ids(job)
         reply = await self._scripts.ensure_job(
-            self.keys(job.queue),
+            keys,
             payload=payload_key(written.id),
             picked=picked_key(written.id),
             earlier_payload=payload_key(earlier),
@@ -120,13 +124,13 @@ class Queue(QueueClaims):
 
     def _ids(self, job: Job) -> tuple[str, str]:
         """Return a job's id, and that of the run before."""
-        tag = self._keys.jobs_tag
+        tag = self._jobs_tag
         return job.id_under(tag), job._replace(runs=max(0, job.runs - 1)).id_under(tag)
 
-    def _written(self, job: Job) -> QueuedJob:
+    def _written(self, job: Job, keys: QueueKeys) -> QueuedJob:
         return QueuedJob(
-            channel=self.keys(job.queue).channel,
-            id=job.id_under(self._keys.jobs_tag),
+            channel=keys.channel,
+            id=job.id_under(self._jobs_tag),
             payload=payload_of(job.stated()),
             life_ms=self._life_ms,
             earlier_ms=seniority_ms(job.priority),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Unpack
 
 from redis_state.errors import BackendError, LostRace, TaskInProgress
@@ -72,14 +73,14 @@ class NewTasks:
         job["task_input"] = await payloads.put("input", job["task_input"])
         fields = new_fields(payloads, state, **job)
         fields |= links or {}
-        write = new_write_id()
+        write, status = new_write_id(), state.status.value
         update = NewUpdate(
             session_id=state.session_id,
             task_id=state.task_id,
             trace_id=state.trace_id,
             update_id=write,
             update_type=UpdateType.STATUS_CHANGE,
-            content={"status": state.status.value},
+            content={"status": status},
         )
         new = NewTask(
             state.session_id,
@@ -87,16 +88,11 @@ class NewTasks:
             fields,
             announcement(self._store, update),
             write,
-            self._store.tasks.ttl_ms(state.status.value) + delay_ms,
+            self._store.tasks.ttl_ms(status) + delay_ms,
         )
-        write_new = writer or self._write_new
-
-        async def create(before_ms: int) -> Reply:
-            return await write_new(new, before_ms)
-
         reply = await self.cover(
             state,
-            create,
+            partial(writer or self._write_new, new),
             write=write,
             handler=job["handler"],
             attributes=job.get("attributes"),
@@ -109,8 +105,8 @@ class NewTasks:
             raise TaskInProgress(state.session_id, reply.text(0), status=reply.text(1))
         return reply.word is ReplyCode.OK
 
-    async def _write_new(self, new: NewTask, before_ms: int) -> Reply:
-        return await self._scripts.create_task(
+    def _write_new(self, new: NewTask, before_ms: int) -> Awaitable[Reply]:
+        return self._scripts.create_task(
             new.keys,
             new.fields,
             steering=self._store.steering.keys(new.session_id),
@@ -152,14 +148,15 @@ class NewTasks:
 
         async def put() -> int:
             nonlocal known
-            due_ms, known = await self._index.announce(new, delay_ms=delay_ms)
-            return due_ms
+            reply = await self._index.announce(new, delay_ms=delay_ms)
+            known = reply.word is ReplyCode.STALE
+            return int(reply.facts[0])
 
-        async def in_time(due_ms: int) -> Reply:
+        def in_time(due_ms: int) -> Awaitable[Reply]:
             nonlocal over
             before_ms = due_ms - SKEW_MS
             over = until_ms is not None and until_ms <= before_ms
-            return await create(until_ms if over and until_ms is not None else before_ms)
+            return create(until_ms if over and until_ms is not None else before_ms)
 
         while True:
             reply = await self._watch.covering(entry, in_time, delay_ms=delay_ms, put=put)

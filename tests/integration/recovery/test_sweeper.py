@@ -14,7 +14,7 @@ from redis_state import RedisStateStore
 from redis_state.errors import TokenResolved
 from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
 from redis_state.primitives.watchlist.watchlist import WatchList
-from redis_state.scripts import IndexedTask
+from redis_state.scripts import IndexedTask, Reply
 from redis_state.stores.task_index import TaskIndex
 from redis_state.testing import eventually
 from redis_state.worker import TaskClient, TaskContext
@@ -322,14 +322,14 @@ async def test_a_client_that_stalls_before_it_writes_its_task_watches_it_anew(
     swept: list[SweepReport] = []
     announce = TaskIndex.announce
 
-    async def stalled(self: TaskIndex, task: IndexedTask, *, delay_ms: int) -> tuple[int, bool]:
-        due_ms, known = await announce(self, task, delay_ms=delay_ms if swept else 1)
+    async def stalled(self: TaskIndex, task: IndexedTask, *, delay_ms: int) -> Reply:
+        reply = await announce(self, task, delay_ms=delay_ms if swept else 1)
         if not swept:
-            await clock_passes(store.base.scripts, due_ms)
+            await clock_passes(store.base.scripts, int(reply.facts[0]))
             swept.append(await sweeper_of(store).run_once())
             await make_due(store, task.entry)
             swept.append(await sweeper_of(store).run_once())
-        return due_ms, known
+        return reply
 
     monkeypatch.setattr(TaskIndex, "announce", stalled)
     task = await submitted(store)

@@ -207,7 +207,7 @@ def test_a_traceback_shows_what_was_written(declare: Callable[[str], None]) -> N
     wrong: Any = 5
     with pytest.raises(AttributeError) as raised:
         Scripts().do_it("k", name=wrong)
-    assert "text_argument(name)" in "".join(traceback.format_exception(raised.value))
+    assert "given_ := name" in "".join(traceback.format_exception(raised.value))
 
 
 def a_key(self: Any, key: str) -> None: ...

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from redis_state.scripts.binding import script
+from redis_state.scripts.binding import of_new_keys, script
 from redis_state.scripts.runner import PendingReply, ScriptRunner
 from redis_state.scripts.values import (
     NO_LANE,
@@ -24,7 +24,7 @@ class TaskScripts(ScriptRunner):
 
     # The life of a task
 
-    @script
+    @of_new_keys
     def create_task(
         self,
         keys: TaskKeys,

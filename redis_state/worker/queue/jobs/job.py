@@ -109,8 +109,14 @@ class Job(NamedTuple):
 
     def stated(self) -> dict[str, Any]:
         """Write what its payload says."""
-        stated = {"session_id": self.session_id, "task_id": self.task_id, "runs": self.runs}
-        return stated | ({"trace": self.trace} if self.trace else {})
+        stated: dict[str, Any] = {
+            "session_id": self.session_id,
+            "task_id": self.task_id,
+            "runs": self.runs,
+        }
+        if self.trace:
+            stated["trace"] = self.trace
+        return stated
 
     def claim_under(self, tag: str) -> str:
         """Return its task as claims name it."""

@@ -44,7 +44,7 @@ class Submitted:
     is_new: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Submission:
     """What a new task runs, and how it waits.
 
@@ -97,12 +97,13 @@ class NewSubmissions:
             await turn.check(*names)
         flow = new.flow(state.session_id)
         with telemetry.submitting(new.handler, *names, new.queue) as span:
+            trace = span.carrier
             is_new = await self._new_tasks.create(
                 state,
                 handler=new.handler,
                 task_input=new.task_input,
                 queue=new.queue,
-                trace=span.carrier,
+                trace=trace,
                 due_ms=new.due_ms,
                 at=new.at,
                 delay_ms=new.delay_ms,
@@ -113,14 +114,19 @@ class NewSubmissions:
                 writer=turn,
             )
             if is_new:
-                job = Job(*names, 0, state.priority, new.queue, at_ms=new.due_ms, key=flow)
-                await self._put(job._replace(trace=span.carrier), turn)
+                job = Job(
+                    *(*names, 0, state.priority, new.queue),
+                    at_ms=new.due_ms,
+                    trace=trace,
+                    key=flow,
+                )
+                if turn is None:
+                    await self._queue.put(job)
+                else:
+                    await self._put_in_turn(job, turn)
         return is_new
 
-    async def _put(self, job: Job, turn: InTurn | None) -> None:
-        if turn is None:
-            await self._queue.put(job)
-            return
+    async def _put_in_turn(self, job: Job, turn: InTurn) -> None:
         job = job._replace(since_ms=turn.came_ms)
         turns, address = Turns(self._store, self._queue), self._store.transport.address
         if turn.interrupted:
