@@ -17,7 +17,6 @@ from redis_state.models import (
     TaskState,
     TaskStatus,
     TaskType,
-    UpdateType,
 )
 from redis_state.models.attributes import Attributes, check_attributes
 from redis_state.models.tasks import new_id
@@ -52,6 +51,7 @@ from redis_state.worker.tasks.submitting.turns import OnBusy
 from redis_state.worker.tasks.views.archived import view_archived
 from redis_state.worker.tasks.views.stream import (
     TaskView,
+    may_end,
     put_back,
     result_once_over,
     view_task,
@@ -60,6 +60,7 @@ from redis_state.worker.tasks.views.stream import (
 from redis_state.worker.tasks.waitpoints.deciding import PauseDecisions
 
 _CHECK_EVERY_S = 5.0
+_PATIENCE_S = 300.0
 LONGEST_DELAY = timedelta(days=3653)
 
 
@@ -252,9 +253,11 @@ class TaskClient(ClientSteering, ClientGathering, ClientMessaging, ClientErasing
         """
         async with asyncio.timeout(limits.timeout("timeout_s", timeout_s)):
             while True:
-                # The cursor first: an end after the check then also comes after the cursor.
-                cursor = await self.store.update_cursor(session_id)
-                ended = await self._look(session_id, task_id)
+                # Together, the cursor first: an end after the check then also comes after the
+                # cursor. If their order is lost with a connection, the next check finds the end.
+                cursor, ended = await asyncio.gather(
+                    self.store.update_cursor(session_id), self._look(session_id, task_id)
+                )
                 # Changes without an update, such as a cleared session, are noticed in time.
                 with suppress(CursorGap, TimeoutError):
                     async with asyncio.timeout(_CHECK_EVERY_S):
@@ -316,10 +319,16 @@ class TaskClient(ClientSteering, ClientGathering, ClientMessaging, ClientErasing
     async def _watch_for_end(
         self, session_id: str, task_id: str, cursor: str | None
     ) -> TaskState | None:
-        updates = self.store.watch_updates(session_id, after=cursor, task_id=task_id)
+        updates = self.store.updates.watch(
+            session_id,
+            after=cursor,
+            task_id=task_id,
+            reconnect_timeout_s=_PATIENCE_S,
+            was_read=True,
+        )
         async with aclosing(updates):
             async for entry in updates:
-                if entry.value.update_type is UpdateType.STATUS_CHANGE:
+                if may_end(entry.value):
                     ended = await self._look(session_id, task_id)
                     if ended is not None:
                         return ended
