@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 from redis_state.errors import CorruptState
@@ -63,7 +64,8 @@ class PauseList:
 
     def begin_remove(self, key: str) -> None:
         """Take a pause off that is open no more, without waiting for it."""
-        unawaited(self._scripts.begin_unlist_pauses(self._keys, members=[key]))
+        begin = partial(self._scripts.begin_unlist_pauses, self._keys, members=[key])
+        unawaited(self._transport.sender.unhurried(begin))
 
     async def after(self, place: PausePlace | None, size: int) -> tuple[list[ListedPause], bool]:
         """Return up to ``size`` pauses behind a place in their order, and whether others follow.
