@@ -10,22 +10,13 @@
 -- Returns
 --   {'OK', notes, count, left}  entries that are there and their notes, in turn; how many entries runs have
 --     written; the entries that are left for the next call
+-- @include journal_names
 -- @include journal_portion
 -- @include unless_refused
 -- @reading
 
 local entries, at = names, names_from
-if not entries[at] then
-  entries, at = {}, 1
-  local not_read = {
-    versions = true, entries = true, part = true, ['end'] = true, value = true, values = true,
-    mail = true, box = true, mailed = true, due = true, asks = true,
-  }
-  for _, name in ipairs(redis.call('HKEYS', journal)) do
-    local kind = string.match(name, '^[^:]*')
-    if not not_read[kind] then entries[#entries + 1] = name end
-  end
-end
+if not entries[at] then entries, at = journal_names(journal), 1 end
 local notes, left = journal_portion(journal, entries, at, portion, most_bytes)
 local ends = redis.call('PEXPIRETIME', task)
 if ends > 0 then

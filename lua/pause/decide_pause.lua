@@ -33,7 +33,8 @@
 -- ARGV announcement.voted        the update that tells of a vote
 -- ARGV fields..                 names and values, in turn
 -- Returns
---   {'OK', status, attempts}     this claim has it; the task's state now, and how often it was started
+--   {'OK', status, attempts, looked}  this claim has it; the task's state now, and how often it was started; what
+--                              look_task returns of it behind its word, nothing if there is no such task
 --   {'COUNTED', approved, rejected}  the vote is taken, and the pause is open; how many there are
 --   {'REFUSED', seat}            the actor has voted otherwise, or may not vote; '' for one who is not named
 --   {'TAKEN', by, at, decision}  another claim has it, or this one with another decision
@@ -51,6 +52,7 @@
 -- @include pause_member
 -- @include pause_vote
 -- @include pause_votes
+-- @include task_looked
 
 local use = { claim = claim, actor = actor, decision = decision, keep_ms = keep_ms, late = overdue,
   vote = vote, approves = approves }
@@ -63,7 +65,9 @@ local status, waits, now = was[1], was[1] == 'PAUSED' and string.match(was[4] or
 local attempts, ballot = tonumber(was[5] or 0), held[4] and not overdue
 if ballot and held[1] == 'resolved' then
   local voted = redis.call('HMGET', token, 'vote:' .. actor, 'claim:' .. actor, 'actor', 'at', 'decision')
-  if voted[1] == vote and voted[2] == claim then return { 'OK', status or '', attempts } end
+  if voted[1] == vote and voted[2] == claim then
+    return { 'OK', status or '', attempts, task_looked(task, lease, now) or {} }
+  end
   return { 'TAKEN', voted[3], tonumber(voted[4]), voted[5] }
 elseif held[1] ~= 'resolved' then
   -- The token of an earlier task of this id has another order.
@@ -103,4 +107,4 @@ if won then
     record_write(task, { key = tasks, member = task_id }, row_id, ttl_ms, fields)
   end
 end
-return { 'OK', status or '', attempts }
+return { 'OK', status or '', attempts, task_looked(task, lease, now) or {} }

@@ -6,7 +6,7 @@
 -- KEYS lease                    hash: owner, claim, epoch, expires
 -- KEYS announcement.rows        stream of the session's updates
 -- KEYS announcement.ids         hash: its ids
--- KEYS journal                  hash: entry -> JSON; there if an earlier run has recorded something
+-- KEYS journal                  hash: entry -> JSON, entries; there if an earlier run has recorded something
 -- KEYS steering.ids             hash: ids of the session's steering, '' -> head; the task's index is there if it was
 --   steered
 -- ARGV announcement.channel     channel
@@ -17,15 +17,17 @@
 -- ARGV task_id                  the task's id
 -- ARGV reads                    int: the latest format of records that the worker reads
 -- ARGV claimed                  int: when its job was claimed, in ms; '' if that is no permit
+-- ARGV portion                  int: how many entries of the journal are fetched at a time
+-- ARGV most_bytes               int: no entry more of it once the notes have so many; others wait meanwhile
 -- ARGV announcement.max_rows    int: of the updates
 -- ARGV announcement.ttl_ms      int: of the updates
 -- ARGV announcement.row_id      update id
 -- ARGV announcement.row         the update that tells of the start; a 0 at its end becomes the epoch
 -- ARGV fields..                 names and values, in turn
 -- Returns
---   {'OK', epoch, fields, recorded, steered, dropped}  it is running under this epoch; the task's fields and values
---     in turn; whether there is a journal, and steering; whether steering of the session was dropped since the task
---     was made
+--   {'OK', epoch, fields, recorded, steered, dropped, read}  it is running under this epoch; the task's fields and
+--     values in turn; whether there is a journal, and steering; whether steering of the session was dropped since the
+--     task was made; what read_journal returns behind its word, a long journal's beginning; {} if it has not been read
 --   {'HELD', left_ms}      another worker runs it
 --   {'DENIED', status}     it is in another state
 --   {'DENIED', 'newer'}    a later version of the library has written it; nothing was written
@@ -38,6 +40,9 @@
 -- @include announce
 -- @include log_head
 -- @include topic_index
+-- @include journal_names
+-- @include journal_portion
+-- @include unless_refused
 
 local was = redis.call('HMGET', task, 'status', 'write', 'retired', 'epoch', 'format', 'order')
 local holder = redis.call('HGET', lease, 'owner') or ''
@@ -66,4 +71,15 @@ if not again then
 end
 local head = log_head(sent[1] or nil)
 local dropped = head.first > 1 and head.before_ms * 1000 >= tonumber(was[6] or 0)
-return { 'OK', epoch, redis.call('HGETALL', task), redis.call('EXISTS', journal), sent[2] and 1 or 0, dropped and 1 or 0 }
+local kind, read = redis.call('TYPE', journal)['ok'], {}
+-- What is damaged, and what this user may not read, is told by read_journal.
+if kind == 'hash' then
+  unless_refused(function()
+    local notes, left = journal_portion(journal, journal_names(journal), 1, portion, most_bytes)
+    local ends = redis.call('PEXPIRETIME', task)
+    if ends > 0 then redis.call('PEXPIREAT', journal, ends) end
+    local count = tonumber(redis.call('HGET', journal, 'entries') or 0)
+    if count then read = { notes, count, left } end
+  end, 'HKEYS', journal)
+end
+return { 'OK', epoch, redis.call('HGETALL', task), kind ~= 'none' and 1 or 0, sent[2] and 1 or 0, dropped and 1 or 0, read }

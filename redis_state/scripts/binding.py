@@ -230,7 +230,8 @@ def _sent(names: _Binding, *, begins: bool) -> list[str]:
     """Write the return of a method."""
     keys, arguments = _keys(names), _tuple(_arguments(names))
     if names.of.once:
-        return [f"    return self._run_once(script, {keys}, {arguments})"]
+        run = "_send_once" if begins else "_run_once"
+        return [f"    return self.{run}(script, {keys}, {arguments})"]
     run = "_send" if begins else "_run_prepared"
     return [f"    return self.{run}(prepare(script, {keys}), {arguments})"]
 

@@ -103,11 +103,22 @@ class ScriptRunner:
         A repetition gets that reply and does nothing: what another client wrote meanwhile stays.
         The reply's key stands behind the first key, and how long it is kept before the arguments.
         """
+        return self._run_prepared(*self._once(script, keys, arguments))
+
+    def _send_once(
+        self, script: Script, keys: tuple[str, ...], arguments: tuple[Argument, ...]
+    ) -> asyncio.Future[Any]:
+        """Do the same without waiting for the reply."""
+        return self._send(*self._once(script, keys, arguments))
+
+    def _once(
+        self, script: Script, keys: tuple[str, ...], arguments: tuple[Argument, ...]
+    ) -> tuple[PreparedScript, tuple[Argument, ...]]:
         keep_ms = int(self.transport.settings.call_timeout_s * 1000) + _LATE_MS
         call = call_key(keys[0], os.urandom(9).hex())
         # A key that no other call has is not worth remembering packed.
         prepared = prepare(script, (keys[0], call, *keys[1:]))
-        return self._run_prepared(prepared, (keep_ms, *arguments))
+        return prepared, (keep_ms, *arguments)
 
     @script
     def run_once(self, verb: str, key: str, *arguments: Argument) -> PendingReply:

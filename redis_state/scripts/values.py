@@ -14,6 +14,8 @@ from redis_state.transport.wire.resp import Argument
 JOURNAL_BYTES = 4 << 20
 """A call returns no more entries of a journal once they have so many bytes: the server builds its
 reply twice, and all other callers wait meanwhile."""
+STARTED_BYTES = 64 << 10
+"""So many bytes of a journal come with the start of a run: most journals are not longer."""
 JOURNAL_PORTION = 16
 """So many entries are fetched at a time. Each may have 256 KB, and a reply may exceed its limit by
 one such portion."""

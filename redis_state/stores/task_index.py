@@ -23,6 +23,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from redis_state.futures import unawaited
@@ -90,15 +91,15 @@ class TaskIndex:
         With ``delay_ms`` it is inspected by then. The entry of one that has ``ended`` is marked, if
         it has one. What fails here is repaired by a sweeper.
         """
-        unawaited(
-            self._scripts.begin_index_task(
-                self.keys(task.entry),
-                task,
-                rule="move",
-                delay_ms=ENDED_MS if ended else delay_ms,
-                stands="listed" if ended else "given",
-            )
+        begin = partial(
+            self._scripts.begin_index_task,
+            self.keys(task.entry),
+            task,
+            rule="move",
+            delay_ms=ENDED_MS if ended else delay_ms,
+            stands="listed" if ended else "given",
         )
+        unawaited(self._scripts.transport.sender.unhurried(begin))
 
     def changed(self, task: IndexedTask) -> None:
         """Write all that is known of a task, without waiting for it."""

@@ -204,13 +204,18 @@ class TaskStore:
         reply = await self._base.scripts.look_task(keys)
         if reply.word is ReplyCode.MISSING:
             return None
-        epoch, left_ms, values = reply.facts
+        return self.looked(session_id, task_id, reply.facts)
+
+    def looked(self, session_id: str, task_id: str, facts: Sequence[Any]) -> TaskStatusView:
+        """Read what `look_task` says of a task. Errors: CorruptState, as with `look`."""
+        epoch, left_ms, values = facts
         named = zip(_LOOKED, values, strict=True)
         fields = {name: value for name, value in named if value is not None}
         try:
             return TaskStatusView.of(session_id, task_id, fields, epoch=epoch, left_ms=left_ms)
         except ValueError as error:
-            raise CorruptState(keys.task, "not a task's record") from error
+            key = self.keys(session_id, task_id).task
+            raise CorruptState(key, "not a task's record") from error
 
     async def list(self, session_id: str) -> list[TaskState]:
         """Return a session's tasks in the order of their first save."""

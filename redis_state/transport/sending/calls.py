@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
 
@@ -78,6 +78,13 @@ class CallSender:
         alone = None if script.each and small else next(self._numbers)
         form = (script, len(keys), count, alone)
         return self._put(form, packed_keys, packed, repeatable, lasting, timeout_s, keys[0])
+
+    def unhurried(self, put: Callable[[], asyncio.Future[Any]]) -> asyncio.Future[Any]:
+        """Call ``put``, which queues a call that nobody waits for: it may leave with what follows.
+
+        Its place in the order of calls is the same.
+        """
+        return put()
 
     @property
     def batches(self) -> int:

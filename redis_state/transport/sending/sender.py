@@ -118,6 +118,11 @@ class Sender(OrderedCalls):
         self._shares: deque[int] = deque()
         # Whether what is queued will be written at the end of this turn of the loop.
         self._flushing = False
+        # Whether a call is put that nobody waits for, whether all that is queued are such calls,
+        # and whether they will be written a turn later than others.
+        self._unhurried = False
+        self._queue_unhurried = False
+        self._flushing_later = False
         # Until when the loop is kept awake for a lone call's reply, and whether it is.
         self._awake_until = 0.0
         self._awake = False
@@ -139,6 +144,17 @@ class Sender(OrderedCalls):
             # It says nothing about keys, as of a busy server: the next call asks again.
             self._sharing = None
 
+    def unhurried(self, put: Callable[[], asyncio.Future[Any]]) -> asyncio.Future[Any]:
+        """Call ``put``, which queues a call that nobody waits for.
+
+        A write of its own would hold up the next call by as much as a write takes.
+        """
+        self._unhurried = True
+        try:
+            return put()
+        finally:
+            self._unhurried = False
+
     def _put(  # noqa: PLR0917 - all that a call is
         self,
         form: Form,
@@ -152,10 +168,11 @@ class Sender(OrderedCalls):
         """Write a call at once if nothing is on its way, else queue it."""
         del key
         protocol = self._connection.protocol
-        waiting = self._queue or self._inflight or self._again or self._holding
+        waiting = self._inflight or self._again or self._holding
         busy = waiting or self._closed or self._confirming.needed or self._is_busy()
         at_once = False
-        if not busy and protocol is not None and protocol.writable():
+        waits = busy or self._queue or self._unhurried
+        if not waits and protocol is not None and protocol.writable():
             # Before all else: the server works while the call is recorded.
             at_once = True
             script, key_count, argument_count, _ = form
@@ -182,10 +199,21 @@ class Sender(OrderedCalls):
             call.fail(BackendUnavailable(self._shown_as, self.closed_for))
             return call
         else:
-            self._queue.append(call)
-            self._flush_soon()
+            self._enqueue(call, busy=bool(busy))
         self._watch(call)
         return call
+
+    def _enqueue(self, call: Call, *, busy: bool) -> None:
+        first, unhurried = not self._queue, self._queue_unhurried
+        self._queue.append(call)
+        self._queue_unhurried = self._unhurried and (first or unhurried)
+        if self._queue_unhurried:
+            self._flush_later()
+        elif first or busy or not unhurried or self._connection.protocol is None:
+            self._flush_soon()
+        else:
+            # It would have been written at once, were it not for those before it.
+            self._flush()
 
     @property
     def batches(self) -> int:
@@ -298,6 +326,17 @@ class Sender(OrderedCalls):
         elif not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush_at_end_of_turn)
+
+    def _flush_later(self) -> None:
+        """Write what is queued a turn later than at the end of this one, if nothing follows it."""
+        if not (self._flushing or self._flushing_later):
+            self._flushing_later = True
+            self._loop.call_soon(self._flush_next_turn)
+
+    def _flush_next_turn(self) -> None:
+        self._flushing_later = False
+        if self._queue:
+            self._flush_soon()
 
     def _flush_at_end_of_turn(self) -> None:
         self._flushing = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from datetime import datetime, timedelta
@@ -15,7 +16,6 @@ from redis_state.models import (
     TaskState,
     TaskStatus,
     TaskType,
-    UpdateType,
 )
 from redis_state.models.attributes import Attributes, check_attributes
 from redis_state.models.tasks import new_id
@@ -52,6 +52,7 @@ from redis_state.worker.tasks.submitting.turns import OnBusy
 from redis_state.worker.tasks.views.archived import view_archived
 from redis_state.worker.tasks.views.stream import (
     TaskView,
+    may_end,
     missing_task,
     put_back,
     result_once_over,
@@ -61,6 +62,7 @@ from redis_state.worker.tasks.views.stream import (
 from redis_state.worker.tasks.waitpoints.deciding import PauseDecisions
 
 _CHECK_EVERY_S = 5.0
+_PATIENCE_S = 300.0
 LONGEST_DELAY = timedelta(days=3653)
 
 
@@ -256,9 +258,11 @@ class TaskClient(ClientSteering, ClientGathering, ClientMessaging, ClientErasing
         """
         async with timeout(limits.timeout("timeout_s", timeout_s)):
             while True:
-                # The cursor first: an end after the check then also comes after the cursor.
-                cursor = await self.store.update_cursor(session_id)
-                ended = await self._look(session_id, task_id)
+                # Together, the cursor first: an end after the check then also comes after the
+                # cursor. If their order is lost with a connection, the next check finds the end.
+                cursor, ended = await asyncio.gather(
+                    self.store.update_cursor(session_id), self._look(session_id, task_id)
+                )
                 # Changes without an update, such as a cleared session, are noticed in time.
                 with suppress(CursorGap, TimeoutError):
                     async with timeout(_CHECK_EVERY_S):
@@ -318,10 +322,16 @@ class TaskClient(ClientSteering, ClientGathering, ClientMessaging, ClientErasing
     async def _watch_for_end(
         self, session_id: str, task_id: str, cursor: str | None
     ) -> TaskState | None:
-        updates = self.store.watch_updates(session_id, after=cursor, task_id=task_id)
+        updates = self.store.updates.watch(
+            session_id,
+            after=cursor,
+            task_id=task_id,
+            reconnect_timeout_s=_PATIENCE_S,
+            was_read=True,
+        )
         async with aclosing(updates):
             async for entry in updates:
-                if entry.value.update_type is UpdateType.STATUS_CHANGE:
+                if may_end(entry.value):
                     ended = await self._look(session_id, task_id)
                     if ended is not None:
                         return ended

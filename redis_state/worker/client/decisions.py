@@ -218,7 +218,9 @@ class ClientDecisions(ABC):
             )
             span.set(session_id=decided.session_id, task_id=decided.task_id)
             with behind_a_write(self.store.transport.address):
-                found = await self.store.tasks.look(decided.session_id, decided.task_id)
+                found = decided.found
+                if found is None:
+                    found = await self.store.tasks.look(decided.session_id, decided.task_id)
                 if found is not None and found.status is TaskStatus.PENDING:
                     self._books.record_status(found)
                     # Put, not ensured: the worker of the run that paused may still hold its job.

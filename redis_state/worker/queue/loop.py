@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from redis_state.errors import BackendError, NoConnection
+from redis_state.futures import unawaited
 from redis_state.timeouts import timeout
 from redis_state.transport.subscriber import Subscription
 from redis_state.worker.observe.stats import Polls
@@ -67,7 +68,10 @@ class QueueLoop:
         self._parked_first = False
         self._woken = asyncio.Event()
         self._picking = True
-        self._claiming: asyncio.Task[int] | None = None
+        self._polling: asyncio.Task[None] | None = None
+        self._not_claiming = asyncio.Event()
+        self._not_claiming.set()
+        self._is_left = False
         self._running: dict[str, set[asyncio.Task[Any] | None]] = {
             name: set() for name, _ in served
         }
@@ -79,6 +83,20 @@ class QueueLoop:
 
     async def poll(self) -> None:
         """Claim and begin jobs until cancelled. Errors: BackendError."""
+        self._is_left = False
+        polling = self._polling = asyncio.create_task(self._poll())
+        try:
+            await asyncio.wait({polling})
+        except asyncio.CancelledError:
+            # A claim is not interrupted: what is claimed and not begun would wait for a sweeper.
+            self._is_left = True
+            unawaited(polling)
+            if self._not_claiming.is_set():
+                polling.cancel()
+            raise
+        polling.result()
+
+    async def _poll(self) -> None:
         while True:
             self._woken.clear()
             for name, most in self._served:
@@ -100,11 +118,15 @@ class QueueLoop:
 
     async def settle(self) -> None:
         """Wait until no job is about to begin. What takes too long for that is given up."""
-        claiming = self._claiming
-        if claiming is not None and not claiming.done():
-            await asyncio.wait({claiming}, timeout=_SETTLE_S)
-            claiming.cancel()
-            await asyncio.wait({claiming})
+        polling = self._polling
+        if polling is None or polling.done():
+            return
+        with suppress(TimeoutError):
+            async with timeout(_SETTLE_S):
+                await self._not_claiming.wait()
+        if not self._not_claiming.is_set():
+            polling.cancel()
+            await asyncio.wait({polling})
 
     def unfinished(self) -> set[asyncio.Task[Any]]:
         """Return the jobs of all queues that still run."""
@@ -130,15 +152,23 @@ class QueueLoop:
                 self._ending.cancel()
 
     async def _claim_from(self, name: str, most: int) -> None:
-        while self._picking:
+        while self._picking and not self._is_left:
             all_running = sum(map(len, self._running.values()))
             limit = min(most - len(self._running[name]), self._slots - all_running, _PAGE)
             if limit <= 0:
                 return
-            # Not interrupted: what is claimed and not begun would wait for a sweeper.
-            self._claiming = asyncio.create_task(self._claim(name, limit))
-            if await asyncio.shield(self._claiming) < limit:
+            self._not_claiming.clear()
+            try:
+                claimed = await self._claim(name, limit)
+            finally:
+                self._end_claiming()
+            if claimed < limit:
                 return
+
+    def _end_claiming(self) -> None:
+        self._not_claiming.set()
+        if self._is_left and self._polling is not None:
+            self._polling.cancel()
 
     async def _claim(self, name: str, limit: int) -> int:
         parked = await self._claim_parked(name, limit) if self._parked.is_due(name) else 0

@@ -104,18 +104,22 @@ class TaskRun:
 
     async def run(self) -> None:
         """Run the handler and write its outcome; hand the task off if cancelled."""
-        with self._config.keep(
-            self._started.held, self._task_id, ends_s=self._ends_s, on_lost=self._lose
-        ):
-            try:
-                await self._prepare()
-                await self._until_done()
-                await self._stop_rest()
-                await self._compensate()
-            except asyncio.CancelledError:
-                await shielded(self._hand_off())
-                raise
-            await shielded(self._leave())
+        try:
+            with self._config.keep(
+                self._started.held, self._task_id, ends_s=self._ends_s, on_lost=self._lose
+            ):
+                try:
+                    await self._prepare()
+                    await self._until_done()
+                    await self._stop_rest()
+                    await self._compensate()
+                except asyncio.CancelledError:
+                    await shielded(self._hand_off())
+                    raise
+                await shielded(self._leave())
+        finally:
+            # Behind the outcome, for which somebody waits.
+            await self._inbox.follower.end()
 
     @property
     def ended(self) -> Ended:
@@ -210,7 +214,7 @@ class TaskRun:
                 self._overdue = True
                 await self._stop(handling)
         finally:
-            await self._inbox.follower.end()
+            self._inbox.follower.stop()
             if self._chores:
                 await asyncio.wait(self._chores)
 
@@ -220,6 +224,7 @@ class TaskRun:
         if outcome is None or not self._compensations.needed(outcome):
             return
         stuck = self._handling is not None and not self._handling.done()
+        await self._inbox.follower.end()
         # Another run does it, if this one is interrupted.
         self._settled = AGAIN
         settling = self._compensations.settle(outcome, stuck=stuck, ends_s=self._ends_s)

@@ -105,23 +105,27 @@ async def load_started(
     fields: Mapping[str, bytes],
     *,
     recorded: bool,
+    read: Sequence[Any],
     steered: bool,
     was_dropped: bool,
     keep: Callable[[], AbstractContextManager[object]],
 ) -> StartedRun:
     """Read what a run begins with, its journal if one is ``recorded``, and its input.
 
-    ``keep`` renews the lease from the first wait on. Where steering of its time ``was_dropped``,
-    its inbox begins at the log's beginning, which a reader is not given without a gap. Errors:
-    PayloadUnreadable, PayloadLost, PayloadStoreUnavailable; ValueError, TypeError, KeyError;
-    CorruptState for a journal that has less than it had when the task paused; BackendError.
+    What the start has ``read`` of the journal is not read again. ``keep`` renews the lease from the
+    first wait on. Where steering of its time ``was_dropped``, its inbox begins at the log's
+    beginning, which a reader is not given without a gap. Errors: PayloadUnreadable, PayloadLost,
+    PayloadStoreUnavailable; ValueError, TypeError, KeyError; CorruptState for a journal that has
+    less than it had when the task paused; BackendError.
     """
     written: tuple[dict[str, Any], int] = ({}, 0)
     with ExitStack() as kept:
+        whole = bool(read) and not read[2]
         if recorded:
-            kept.enter_context(keep())
+            if not whole:
+                kept.enter_context(keep())
             keys = store.tasks.keys(session_id, task_id)
-            written = await Journals(store.base).read(keys, whole=True)
+            written = await Journals(store.base).read(keys, whole=True, begun=read)
         started = _read(
             *(store, session_id, task_id, held, fields),
             written=written,
@@ -130,7 +134,7 @@ async def load_started(
         )
         if type(started.input) is not Sealed:
             return started
-        if not recorded:
+        if not recorded or whole:
             kept.enter_context(keep())
         of = f"task {task_id!r}"
         task_input = await store.base.payloads.fetch(started.input, of=of, field="input")

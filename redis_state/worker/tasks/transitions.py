@@ -35,7 +35,7 @@ from redis_state.models import (
 )
 from redis_state.primitives.lease import HeldLease
 from redis_state.primitives.record import fields_of, new_write_id
-from redis_state.scripts import Reply, ReplyCode
+from redis_state.scripts import STARTED_BYTES, Reply, ReplyCode
 from redis_state.stores.sessions.task_fields import move_fields
 from redis_state.stores.sessions.task_status import TaskStatusView
 from redis_state.stores.sessions.updates import NewUpdate
@@ -118,12 +118,13 @@ class TaskTransitions(DeadLetters):
                 steering=self._store.steering.keys(session_id),
                 reads=latest_read(),
                 claimed=None if claimed is None else int(claimed),
+                most_bytes=STARTED_BYTES,
             )
         except CorruptState as damage:
             return await self.fail_unstarted(session_id, task_id, owner, damage)
         if reply.word is not ReplyCode.OK:
             return _refused(reply)
-        epoch, flat, recorded, steered, dropped = reply.facts
+        epoch, flat, recorded, steered, dropped, read = reply.facts
         held = HeldLease(keys.lease, owner, int(epoch))
         fields = fields_of(flat)
         crashes = number_in(fields, "crashes")
@@ -137,6 +138,7 @@ class TaskTransitions(DeadLetters):
             started = await load_started(
                 *(self._store, session_id, task_id, held, fields),
                 recorded=bool(recorded),
+                read=read,
                 steered=bool(steered or dropped),
                 was_dropped=bool(dropped),
                 keep=partial(keep, held, losses.append),

@@ -11,6 +11,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state import RedisStateStore
 from redis_state.models import TaskState, TaskStatus
 from redis_state.worker import TaskContext
+from redis_state.worker.tasks import transitions
 from redis_state.worker.tasks.views.dead_list import list_first_dead
 from tests.support.processes.pools import SESSION, client_of, pool
 from tests.support.samples import changed
@@ -123,7 +124,7 @@ async def test_a_worker_runs_other_tasks_behind_one_whose_journal_is_damaged(
 
 @pytest.mark.chaos
 async def test_a_journal_that_this_user_may_not_read_is_left_to_other_workers(
-    store: RedisStateStore,
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs: list[int] = []
 
@@ -140,6 +141,8 @@ async def test_a_journal_that_this_user_may_not_read_is_left_to_other_workers(
         changed(store.settings, url=proxy.url) as behind,
     ):
         assert (await run_once(behind, handler)).status is TaskStatus.PENDING
+        # A longer journal than comes with a start.
+        monkeypatch.setattr(transitions, "STARTED_BYTES", 0)
         with proxy.answer("read_journal", DENIED):
             state = await run_once(behind, handler)
     view = await store.tasks.look(SESSION, TASK)

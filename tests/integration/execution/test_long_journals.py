@@ -15,6 +15,7 @@ from redis_state.primitives.lease import Leases
 from redis_state.scripts.stores.tasks.journal import JournalScripts
 from redis_state.testing import eventually
 from redis_state.worker import TaskContext
+from redis_state.worker.tasks import transitions
 from redis_state.worker.tasks.recorded import journal as module
 from redis_state.worker.tasks.recorded.journal import Journals
 from tests.support.processes.pools import SESSION
@@ -40,6 +41,8 @@ class Replies:
             return reply
 
         monkeypatch.setattr(JournalScripts, "read_journal", counted)
+        # A start brings the names, and no note.
+        monkeypatch.setattr(transitions, "STARTED_BYTES", 0)
 
 
 async def _record(store: RedisStateStore) -> None:

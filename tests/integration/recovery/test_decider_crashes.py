@@ -105,7 +105,7 @@ async def test_a_decision_that_was_made_is_not_said_not_to_have_been(
         await becomes(client, task, TaskStatus.PAUSED)
         (pause,) = await client.pauses(SESSION)
         assert pause.token is not None
-        with proxy.answer("look_task"), pytest.raises(OutcomeUnknown, match="written, then"):
+        with proxy.answer("queue_job"), pytest.raises(OutcomeUnknown, match="written, then"):
             await decider.approve(pause.token, idempotency_key="k")
         # So it is to be repeated.
         await decider.approve(pause.token, idempotency_key="k")

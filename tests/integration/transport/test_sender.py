@@ -7,6 +7,7 @@ import random
 import re
 import tempfile
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -76,6 +77,30 @@ async def test_calls_of_one_turn_leave_in_few_writes(sender: Sender) -> None:
     await asyncio.gather(*(sender.send("ECHO", large, repeatable=True) for _ in range(3)))
     assert sender.batches - before == 10
     assert sender.connections == 1
+
+
+async def test_a_call_that_nobody_waits_for_leaves_with_the_next_one_or_soon_by_itself(
+    sender: Sender, key: str
+) -> None:
+    def put(number: int) -> asyncio.Future[Any]:
+        return sender.unhurried(partial(sender.send, "RPUSH", key, number, repeatable=False))
+
+    await sender.send("PING", repeatable=True)
+    before = sender.batches
+    lone = put(1)
+    # The next turn of the loop is where what a reply has begun goes on.
+    await asyncio.sleep(0)
+    assert sender.batches == before
+    assert await sender.send("RPUSH", key, 2, repeatable=False) == 2
+    assert (sender.batches - before, await lone) == (1, 1)
+    # In the same turn, and behind one that waits for a reply.
+    calls = [put(3), sender.send("RPUSH", key, 4, repeatable=False), put(5)]
+    assert await asyncio.gather(*calls) == [3, 4, 5]
+    assert await put(6) == 6
+    # No call is lost with the sender's end.
+    last = sender.unhurried(partial(sender.send, "DEL", key, repeatable=True))
+    await sender.aclose()
+    assert await last == 1
 
 
 @pytest.mark.role("any", why="it sends ECHO")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from redis_state.scripts import (
     Reply,
+    ReplyCode,
     Scripts,
     TaskKeys,
 )
@@ -82,8 +83,8 @@ async def decide(
     voter: str | None = None,
     approves: bool = True,
 ) -> Reply:
-    """Decide a pause, or vote on it."""
-    return await scripts.decide_pause(
+    """Decide a pause, or vote on it. What is looked at of the task is left out of the reply."""
+    reply = await scripts.decide_pause(
         task,
         {"status": b"PENDING"},
         token=token,
@@ -100,6 +101,7 @@ async def decide(
         overdue=overdue,
         mark=mark,
     )
+    return Reply(reply.word, reply.facts[:2]) if reply.word is ReplyCode.OK else reply
 
 
 def seats(*actors: str, approvals: int = 1, rejections: int = 0) -> dict[str, bytes]:

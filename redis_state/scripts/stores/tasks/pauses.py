@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from redis_state.scripts.binding import script
 from redis_state.scripts.runner import PendingReply, ScriptRunner
@@ -28,6 +29,12 @@ class PauseListScripts(ScriptRunner):
     @script
     def unlist_pauses(self, keys: PauseListKeys, *, members: Sequence[str]) -> PendingReply:
         """OK."""
+
+    @script
+    def begin_unlist_pauses(
+        self, keys: PauseListKeys, *, members: Sequence[str]
+    ) -> asyncio.Future[Any]:
+        """Like `unlist_pauses`, without waiting for the reply."""
 
     @script
     def unlist_pause(self, task: str, *, tasks: str, token: str) -> PendingReply:

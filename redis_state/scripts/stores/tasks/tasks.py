@@ -9,7 +9,9 @@ from typing import Any
 from redis_state.scripts.binding import of_new_keys, script
 from redis_state.scripts.runner import PendingReply, ScriptRunner
 from redis_state.scripts.values import (
+    JOURNAL_PORTION,
     NO_LANE,
+    STARTED_BYTES,
     Announcement,
     Expected,
     LaneState,
@@ -61,8 +63,12 @@ class TaskScripts(ScriptRunner):
         steering: LogKeys,
         reads: int = 1,
         claimed: int | None = None,
+        most_bytes: int = STARTED_BYTES,
+        portion: int = JOURNAL_PORTION,
     ) -> PendingReply:
-        """OK epoch fields recorded steered dropped | HELD left_ms | DENIED status | MISSING."""
+        """OK epoch fields recorded steered dropped read | HELD left_ms | DENIED status |
+        MISSING.
+        """
 
     @script
     def retire_claim(self, keys: TaskKeys, *, version: int, claimed: int) -> PendingReply:
@@ -227,7 +233,7 @@ class TaskScripts(ScriptRunner):
         overdue: bool = False,
         mark: bytes = b"",
     ) -> PendingReply:
-        """OK status attempts | TAKEN by at decision | EXPIRED | HELD left_ms | MISSING |
+        """OK status attempts looked | TAKEN by at decision | EXPIRED | HELD left_ms | MISSING |
         DENIED status | LOST epoch | COUNTED approved rejected | REFUSED seat.
 
         ``announcement``: of the task's move, else of the decision, else of the vote.

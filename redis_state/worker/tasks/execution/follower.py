@@ -47,7 +47,8 @@ class SteeringFollower:
         self._heard_from_ms = heard_from_ms
         self._receive = receive
         self._timers = timers
-        self._starting: SharedTimer | None = None
+        self._starting: SharedTimer | asyncio.Handle | None = None
+        self._is_over = False
         # What follows now.
         self.task: asyncio.Task[None] | None = None
 
@@ -72,22 +73,33 @@ class SteeringFollower:
         """Receive what arrives from now on: after a moment, or from the first checkpoint on."""
         self._starting = self._timers.after(_FOLLOW_AFTER_S, self.follow_now)
 
-    async def end(self) -> None:
-        """Receive nothing more."""
+    def stop(self) -> None:
+        """Receive nothing more. What follows is still to be ended, once nobody waits for that."""
+        self._is_over = True
         if self._starting is not None:
             self._starting.cancel()
             # An undo that waits after a handler that ended at once must not begin it either.
             self._starting = None
+
+    async def end(self) -> None:
+        """Receive nothing more, and end what follows."""
+        self.stop()
         if self.task is not None:
             self.task.cancel()
             await asyncio.wait({self.task})
 
     def follow_now(self) -> None:
-        """Receive what arrives from now on, unless it is not to begin, or does so already."""
-        if self._starting is not None and self.task is None:
+        """Receive what arrives from now on, unless it is not to begin, or does so already.
+
+        It begins a turn of the loop later. The call that the handler makes now leaves before it.
+        """
+        if isinstance(self._starting, SharedTimer) and self.task is None:
             self._starting.cancel()
-            self.task = asyncio.create_task(self.follow())
-            self.task.add_done_callback(self._follow_again)
+            self._starting = asyncio.get_running_loop().call_soon(self._follow)
+
+    def _follow(self) -> None:
+        self.task = asyncio.create_task(self.follow())
+        self.task.add_done_callback(self._follow_again)
 
     def _follow_again(self, stopped: asyncio.Task[None]) -> None:
         """Follow again if something else than the end of the run has stopped it."""
@@ -98,10 +110,7 @@ class SteeringFollower:
         cause = "cancelled" if error is None else type(error).__name__
         log.warning("steering of task %r was not followed any more: %s", self._task_id, cause)
         self.task = None
-        if error is None:
-            self.follow_now()
-        else:
-            self._starting = self._timers.after(AGAIN_S, self.follow_now)
+        self._starting = self._timers.after(AGAIN_S if error else 0, self.follow_now)
 
     async def follow(self) -> None:
         """Receive what arrives from now on, until cancelled."""
@@ -119,6 +128,8 @@ class SteeringFollower:
             try:
                 async with aclosing(entries):
                     async for entry in entries:
+                        if self._is_over:
+                            return
                         # Else one that cannot be received would keep all later ones away.
                         self._after, failures = entry.cursor, 0
                         if self._is_heard(entry.cursor):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -79,18 +79,21 @@ class Journals:
         self._scripts = base.scripts
         self._payloads = base.payloads
 
-    async def read(self, keys: TaskKeys, *, whole: bool = False) -> tuple[dict[str, Any], int]:
+    async def read(
+        self, keys: TaskKeys, *, whole: bool = False, begun: Sequence[Any] = ()
+    ) -> tuple[dict[str, Any], int]:
         """Return the entries by name, steps as `StepRecord`, and how many runs have written.
 
-        Large results are left where they are, see `result`. Parts that cannot be read here are
-        `Sealed`. Errors: ValueError if an entry is not what was written; PayloadUnreadable for such
-        a part if the ``whole`` is wanted.
+        ``begun`` is what `start_task` has read of them, for the run that it started. Large results
+        are left where they are, see `result`. Parts that cannot be read here are `Sealed`. Errors:
+        ValueError if an entry is not what was written; PayloadUnreadable for such a part if the
+        ``whole`` is wanted.
         """
-        flat, count = await self._notes(keys)
+        flat, count = await self._notes(keys, begun)
         named = _texts(zip(flat[::2], flat[1::2], strict=True))
         return read_entries(self._payloads, keys.task_id, named, whole=whole), count
 
-    async def _notes(self, keys: TaskKeys) -> tuple[list[bytes], int]:
+    async def _notes(self, keys: TaskKeys, begun: Sequence[Any]) -> tuple[list[bytes], int]:
         """Return entries and notes, in turn, and how many entries runs had written before.
 
         A short journal is one reply, a longer one several. For the run that has the lease they are
@@ -100,7 +103,8 @@ class Journals:
         """
         read = partial(self._scripts.read_journal, keys, most_bytes=JOURNAL_BYTES)
         while True:
-            flat, count, left = (await read(names=())).facts
+            flat, count, left = begun or (await read(names=())).facts
+            begun = ()
             while left:
                 some = left[:JOURNAL_NAMES]
                 more, _, over = (await read(names=some)).facts

@@ -63,7 +63,7 @@ class TaskView:
 
 _CHECK_EVERY_S = 5.0
 _CHECK_SOON_MS = 2_000
-_ENDS = frozenset(status.value for status in TaskStatus if status.is_terminal)
+_UNFINISHED = frozenset(status.value for status in TaskStatus if not status.is_terminal)
 
 
 class Client(Protocol):
@@ -127,7 +127,7 @@ async def _until_over(
             if found is None:
                 await put_back(store, session_id, task_id)
             # Changes without an update, such as a cleared session, are noticed in time.
-            if (found is None or _may_end(found.value)) and await _has_ended(
+            if (found is None or may_end(found.value)) and await _has_ended(
                 store, session_id, task_id
             ):
                 return
@@ -148,12 +148,13 @@ async def _has_ended(store: RedisStateStore, session_id: str, task_id: str) -> b
     return bool(state.status.is_terminal)
 
 
-def _may_end(update: StateUpdate) -> bool:
+def may_end(update: StateUpdate) -> bool:
+    """Return whether an update may tell of a task's end: not if it tells of another status."""
     match update.content:
         case {"status": str(status)} if update.update_type is UpdateType.STATUS_CHANGE:
-            return status in _ENDS
+            return status not in _UNFINISHED
         case _:
-            return False
+            return update.update_type is UpdateType.STATUS_CHANGE
 
 
 async def put_back(store: RedisStateStore, session_id: str, task_id: str) -> None:

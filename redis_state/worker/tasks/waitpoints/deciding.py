@@ -7,13 +7,14 @@ that waits PENDING in the same step.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from redis_state import limits
-from redis_state.errors import BackendError, InvalidTransition, TokenUnknown
+from redis_state.errors import InvalidTransition, TokenUnknown
 from redis_state.models import StateUpdate, TaskState, TaskStatus
 from redis_state.primitives.token import new_claim, raise_unless_won
 from redis_state.scripts import Reply, ReplyCode, TaskKeys, raw
@@ -23,6 +24,7 @@ from redis_state.serialization.payloads import Payloads
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
 from redis_state.stores.sessions.task_fields import move_fields
+from redis_state.stores.sessions.task_status import TaskStatusView
 from redis_state.stores.sessions.updates import NewUpdate
 from redis_state.transport.clock import ms_of
 from redis_state.transport.commands import Commands
@@ -52,10 +54,14 @@ from redis_state.worker.tasks.waitpoints.pause_tokens import (
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A pause that was decided, or voted on: of which task."""
+    """A pause that was decided, or voted on: of which task.
+
+    ``found`` is the task as the step that decided has left it, None if that does not say it.
+    """
 
     session_id: str
     task_id: str
+    found: TaskStatusView | None = None
 
 
 class PauseDecisions:
@@ -100,11 +106,9 @@ class PauseDecisions:
             check_value(schema, value)
         if before is not None:
             await before()
-        state = await self._store.tasks.load(found.session_id, found.task_id)
+        state = await self._noted(found)
         if state is None:
             raise TokenUnknown(expired=True)
-        if found.is_open and not state.status.is_terminal:
-            await self._books.inspect_soon(state.session_id, state.task_id)
         claim = limits.own_id("idempotency_key", idempotency_key) or new_claim()
         decision = {"approved": approved, "value": value}
         reply = await self._decide(
@@ -134,10 +138,25 @@ class PauseDecisions:
             raise InvalidTransition(found.task_id, current=reply.text(0), wanted="PENDING")
         if reply.word is ReplyCode.REFUSED:
             raise_unless_voted(actor, reply.text(0))
-        if reply.word is not ReplyCode.COUNTED:
-            raise_unless_won(reply, self._payloads.decode)
-            await self.unlist(found.key)
-        return Decided(found.session_id, found.task_id)
+        if reply.word is ReplyCode.COUNTED:
+            return Decided(found.session_id, found.task_id)
+        raise_unless_won(reply, self._payloads.decode)
+        self.unlist(found.key)
+        looked = reply.facts[2]
+        view = looked and self._store.tasks.looked(found.session_id, found.task_id, looked)
+        return Decided(found.session_id, found.task_id, view or None)
+
+    async def _noted(self, found: FoundPause) -> TaskState | None:
+        """Read the task of a pause, and have a sweeper inspect it soon if the pause is open.
+
+        Both leave together. A task that is over or gone has an entry then, which the sweeper drops.
+        """
+        loading = self._store.tasks.load(found.session_id, found.task_id)
+        if not found.is_open:
+            return await loading
+        inspected = self._books.inspect_soon(found.session_id, found.task_id)
+        state, _ = await asyncio.gather(loading, inspected)
+        return state
 
     async def expire(self, session_id: str, task_id: str) -> int | None:
         """See `expire_pauses`."""
@@ -160,7 +179,7 @@ class PauseDecisions:
         reply = await self.time_out(state, entry, key, await self.note(state, entry))
         if reply.word is ReplyCode.HELD:
             return int(reply.facts[0])
-        await self.unlist(key)
+        self.unlist(key)
         return None
 
     async def decided(self, state: TaskState, entry: str, reply: Reply) -> dict[str, Any]:
@@ -197,11 +216,12 @@ class PauseDecisions:
             mark=mark,
         )
 
-    async def unlist(self, key: str) -> None:
-        """Remove a decided pause from the list of open ones, if the server can be reached."""
-        # Readers of the list remove entries that are not open any more.
-        with suppress(BackendError):
-            await self._list.remove(key)
+    def unlist(self, key: str) -> None:
+        """Remove a decided pause from the list of open ones, without waiting for it.
+
+        Readers of the list remove entries that are not open any more.
+        """
+        self._list.begin_remove(key)
 
     async def note(self, state: TaskState, entry: str) -> dict[str, Any]:
         """Return what the journal notes of a pause; nothing if that cannot be read."""

@@ -11,9 +11,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 from redis_state.errors import CorruptState
+from redis_state.futures import unawaited
 from redis_state.scripts import PauseListKeys
 from redis_state.store import RedisStateStore
 from redis_state.transport.clock import ms_of
@@ -59,6 +61,11 @@ class PauseList:
         """Take pauses off that are open no more."""
         for start in range(0, len(keys), _SLICE):
             await self._scripts.unlist_pauses(self._keys, members=keys[start : start + _SLICE])
+
+    def begin_remove(self, key: str) -> None:
+        """Take a pause off that is open no more, without waiting for it."""
+        begin = partial(self._scripts.begin_unlist_pauses, self._keys, members=[key])
+        unawaited(self._transport.sender.unhurried(begin))
 
     async def after(self, place: PausePlace | None, size: int) -> tuple[list[ListedPause], bool]:
         """Return up to ``size`` pauses behind a place in their order, and whether others follow.

@@ -181,7 +181,7 @@ class TaskPauses:
         if reply.word is ReplyCode.HELD:
             return int(reply.facts[0])
         raise_refused(reply, state, run=started.replay, wanted="PAUSED")
-        await self._decisions.unlist(key)
+        self._decisions.unlist(key)
         # With the votes that came in time; the script has added them.
         recorded = await self._decisions.note(state, entry)
         return recorded or decided_entry(policy_of(note), actor=BY_TIMEOUT)
