@@ -64,7 +64,6 @@ def new_task_fields(payloads: Payloads, state: TaskState) -> dict[str, bytes]:
         value = getattr(state, name)
         if value is not None:
             fields[name] = payloads.write(value, field=name)
-    moment("updated_at", state.updated_at)  # for its errors
     fields["updated_at"] = b"%d" % microseconds(state.updated_at)
     return fields
 
