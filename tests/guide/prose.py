@@ -25,14 +25,6 @@ _RETIRED = re.compile(
     r"|(?:is|are|was|were) over(?=[\s]*(?:[,.;:)|]|$|and\b|or\b|when\b|again\b)))\b",
     re.IGNORECASE,
 )
-# Identifiers that still have such a word.
-_UNRENAMED = {
-    ("redis_state/gateway/calls.py", "asked"),
-    ("redis_state/gateway/console/pages.py", "asked"),
-    ("redis_state/http_client/documents.py", "said"),
-    ("redis_state/http_client/requests/sending.py", "tells"),
-    ("redis_state/integrations/langgraph/handler/run.py", "_awaits_input"),
-}
 # Class names that were renamed; as plain words of a sentence they may stay.
 _RETIRED_NAMES = re.compile(r"\b(Ticket|Presence|Tally|Sight)\b")
 # A file with such a word for a name has to be opened to learn what it holds.
@@ -172,7 +164,7 @@ def _of_identifiers(name: str, node: ast.AST) -> Iterator[Finding]:
         for each in found:
             spaced = " ".join(_WORD.findall(each))
             retired = _RETIRED.search(spaced) or _RETIRED_NAMES.search(spaced)
-            if retired and (name, each) not in _UNRENAMED:
+            if retired:
                 yield Finding(name, line, "retired identifier", each)
 
 

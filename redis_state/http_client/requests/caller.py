@@ -113,7 +113,7 @@ class GatewayCaller:
         self._credentials = credentials
         self._timeout_s = limits.seconds("timeout_s", timeout_s)
         self._idle_s = limits.seconds("idle_s", idle_s)
-        self._tells_stages = transport is None or type(transport) is httpx.AsyncHTTPTransport
+        self._reports_stages = transport is None or type(transport) is httpx.AsyncHTTPTransport
         self._http = httpx.AsyncClient(
             verify=tls_for(self.address) if tls is None else tls,
             transport=transport,
@@ -206,7 +206,7 @@ class GatewayCaller:
             return _Failure(text, sent=sending.maybe)
 
     def _sending(self) -> Sending:
-        return Sending(tells=self._tells_stages)
+        return Sending(reports=self._reports_stages)
 
     async def _send(
         self,

@@ -24,8 +24,8 @@ class Sending:
     request that it was given.
     """
 
-    def __init__(self, *, tells: bool) -> None:
-        self._tells = tells
+    def __init__(self, *, reports: bool) -> None:
+        self._reports = reports
         self._maybe = False
         self._sent_headers = False
 
@@ -36,7 +36,7 @@ class Sending:
 
     def begin(self) -> dict[str, Any]:
         """Begin a request; return the extensions that it needs."""
-        self._maybe = not self._tells
+        self._maybe = not self._reports
         self._sent_headers = False
         seen = False
 

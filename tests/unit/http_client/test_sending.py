@@ -26,7 +26,7 @@ _BODY = ["send_request_body.started", "send_request_body.complete"]
 async def test_a_local_error_of_the_protocol_says_not_sent_only_before_the_headers_were(
     kind: str, stages: list[str], *, maybe: bool
 ) -> None:
-    sending = Sending(tells=True)
+    sending = Sending(reports=True)
     trace = sending.begin()["trace"]
     for stage in _CONNECTED:
         await trace(stage, {})
