@@ -287,13 +287,15 @@ class _Unchanged:
 
     async def query(self, query: Any) -> list[Any]:
         """List handlers, and note their versions."""
-        found = [each async for each in self._workflows._matching(query)]  # noqa: SLF001 - its own
+        matching = self._workflows._matching(query)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - of this file
+        found = [each async for each in matching]
         self._read = {handler.handler_id: version for handler, version in found}
         return [handler for handler, _ in found]
 
     async def update(self, handler: Any) -> None:
         """Save a handler that was read. Errors: VersionConflict."""
-        await self._workflows._save(handler, self._read[handler.handler_id])  # noqa: SLF001
+        save = self._workflows._save  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - of this file
+        await save(handler, self._read[handler.handler_id])
 
 
 def _time(row: Row) -> datetime:
