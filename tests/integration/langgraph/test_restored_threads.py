@@ -34,9 +34,10 @@ async def test_a_value_that_continues_one_that_is_gone_is_whole() -> None:
         await redis.go_back()
         assert (await graph.aget_state(thread)).values == kept
         later: Any = {**gone.checkpoint, "id": empty_checkpoint()["id"]}
-        versions = later["channel_versions"]
+        versions: dict[str, Any] = gone.checkpoint["channel_versions"]
         version = saver.get_next_version(versions["log"], None)
-        values = {**later["channel_values"], "log": [*later["channel_values"]["log"], "new"]}
+        before: dict[str, Any] = gone.checkpoint["channel_values"]
+        values = {**before, "log": [*before["log"], "new"]}
         later |= {"channel_values": values, "channel_versions": {**versions, "log": version}}
         await saver.aput(gone.config, later, {"source": "loop", "step": 9}, {"log": version})
         async with RedisStateStore.from_url(redis.url) as second:
