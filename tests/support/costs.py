@@ -2,7 +2,9 @@
 
 `tests/costly.txt` names the functions of these tests: sweeps that kill a process at each place,
 trials under load, sets of servers, interpreters that import everything. Of a test with several
-cases that with the first id stays. The list is written from the CPU seconds of the whole suite:
+cases that one stays which a line names with its id, else that with the first id. So of the tests of
+both archives some stay with each. The list is written from the CPU seconds of the whole suite. The
+ids that it had stay:
 
     make test MARKS= PYTEST_ARGS="-p tests.support.processes.cpu --cpu-report=cpu.jsonl"
     .venv/bin/python -m tests.support.costs cpu.jsonl
@@ -27,14 +29,15 @@ CHECKS = ("tests/guide/test_prose.py", "tests/unit/package/", "tests/unit/script
 
 
 def listed(text: str) -> frozenset[str]:
-    """Return the functions that a list names, one a line."""
-    return frozenset(text.split())
+    """Return what a list names, one a line: functions, and the cases that stay."""
+    lines = text.splitlines()
+    return frozenset([*lines, *map(function_of, lines)])
 
 
 def left_out(items: Iterable[pytest.Item], costly: frozenset[str]) -> Iterator[pytest.Item]:
     """Yield the tests of costly functions, without one case of those that have several.
 
-    That is the same in every order of the tests.
+    That is the same in every order of the tests: the case that is named, or that with the first id.
     """
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
@@ -42,7 +45,7 @@ def left_out(items: Iterable[pytest.Item], costly: frozenset[str]) -> Iterator[p
         if function in costly and item.get_closest_marker("full") is None:
             cases.setdefault(function, []).append(item)
     for each in cases.values():
-        each.sort(key=lambda item: item.nodeid)
+        each.sort(key=lambda item: (item.nodeid not in costly, item.nodeid))
         yield from each[1:] or each
 
 
@@ -75,7 +78,10 @@ def main(report: Path) -> None:
     spent = [(row["test"], row["own"] + row["below"], row["wall"]) for row in rows]
     # The first test of a process may be charged with what it was forked from.
     names = costliest([(test, took) for test, took, wall in spent if took <= cores * wall])
-    FILE.write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
+    staying = {line for line in FILE.read_text(encoding="utf-8").splitlines() if "[" in line}
+    lines = [line for line in staying if function_of(line) in names]
+    lines += set(names) - set(map(function_of, lines))
+    FILE.write_text("".join(f"{line}\n" for line in sorted(lines)), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -47,9 +47,10 @@ def changes(year: int) -> Iterator[tuple[ZoneInfo, datetime]]:
     seen: set[tuple[datetime, timedelta]] = set()
     for name in sorted(available_timezones() - {"localtime", "Factory"}):
         zone = ZoneInfo(name)
+        new = offset(zone, datetime(year, 1, 1, tzinfo=UTC))
         for day in range(366):
             before = datetime(year, 1, 1, tzinfo=UTC) + day * DAY
-            old, new = offset(zone, before), offset(zone, before + DAY)
+            old, new = new, offset(zone, before + DAY)
             if old == new:
                 continue
             after = before + DAY
@@ -75,9 +76,10 @@ def model(shows: Shows, clocks: Sequence[tuple[int, datetime]], *, fixed: bool) 
     found, latest = list[int](), clocks[0][1]
     for at_ms, wall in clocks[1:]:
         if fixed:
-            passed = range(1, (wall - latest) // MINUTE + 1)
-            due = any(shows(latest + n * MINUTE) for n in passed)
-            latest = max(latest, wall)
+            due = False
+            while latest < wall:
+                latest += MINUTE
+                due = due or shows(latest)
         else:
             due = shows(wall)
         if due:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,12 @@ pytest.importorskip("psycopg", reason="needs the postgres extra")
 from redis_state import RedisStateStore, Settings
 from redis_state.archive import Archive, open_archive
 from tests.support.servers.postgres import OwnPostgres
+
+# What pyarrow imports when it first makes an array, where it is there. Here it is imported once for
+# all processes that are forked from the one that collects the tests.
+for _name in ("pandas", "pyarrow.pandas_compat"):
+    with suppress(ImportError):
+        import_module(_name)
 
 
 @pytest.fixture(params=["postgres", "parquet"])

@@ -14,14 +14,16 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_each_line_of_the_list_is_a_test() -> None:
-    lines = costs.FILE.read_text(encoding="utf-8").split()
+    lines = costs.FILE.read_text(encoding="utf-8").splitlines()
     assert lines == sorted(set(lines))
+    functions = [costs.function_of(line) for line in lines]
+    assert len(functions) == len(set(functions))
     # A file may have the tests of another one.
     texts = (path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
     names = {name for text in texts for name in re.findall(r"def (test_\w+)\(", text)}
     gone = [
         line
-        for line in lines
+        for line in functions
         if line.rpartition("::")[2] not in names or not (ROOT / line.partition("::")[0]).exists()
     ]
     assert not gone, "renamed? Then rename them in tests/costly.txt too"
@@ -40,11 +42,17 @@ def test_alone(): pass
 
 @pytest.mark.parametrize("case", [1, 2])
 def test_quick(case): pass
+
+@pytest.mark.parametrize("case", ["a", "b", "c"])
+def test_of_kinds(case): pass
 """
 # Given to the process as a plugin.
 LIST = """
 import tests.conftest
-tests.conftest._COSTLY = {f"test_some.py::test_{name}" for name in ("sweep", "one_size", "alone")}
+from tests.support import costs
+
+names = ("sweep", "one_size", "alone", "of_kinds[b]")
+tests.conftest._COSTLY = costs.listed("\\n".join(f"test_some.py::test_{name}" for name in names))
 """
 
 
@@ -63,22 +71,24 @@ async def run_pytest(folder: Path, *arguments: str, **environment: str) -> str:
     return printed.decode()
 
 
-async def test_of_a_costly_test_the_case_with_the_first_id_stays(
+async def test_of_a_costly_test_the_case_that_is_named_or_has_the_first_id_stays(
     tmp_path: Path,
 ) -> None:
     printed = await run_pytest(tmp_path, "--collect-only", "-m", "exhaustive")
     found = sorted(re.findall(r"::(\S+)", printed))
     # The tests were shuffled before.
-    assert found == ["test_alone", "test_one_size[1]", *(f"test_sweep[{at}]" for at in range(2, 9))]
+    kinds = ["test_of_kinds[a]", "test_of_kinds[c]"]
+    sweep = [f"test_sweep[{at}]" for at in range(2, 9)]
+    assert found == ["test_alone", *kinds, "test_one_size[1]", *sweep]
 
 
 async def test_no_costly_test_begins_once_its_time_is_over(tmp_path: Path) -> None:
-    # Seven cases of the sweep, and the two tests without further cases.
+    # Seven cases of the sweep, two kinds, and the two tests without further cases.
     late = await run_pytest(tmp_path, REDIS_STATE_COSTLY_UNTIL=str(time.time() - 1))
-    assert re.search(r"SKIPPED \[9\].*no time is left for it: make test-exhaustive", late)
-    assert "3 passed, 11 skipped" in late
+    assert re.search(r"SKIPPED \[11\].*no time is left for it: make test-exhaustive", late)
+    assert "4 passed, 13 skipped" in late
     early = await run_pytest(tmp_path, REDIS_STATE_COSTLY_UNTIL=str(time.time() + 3600))
-    assert "12 passed, 2 skipped" in early
+    assert "15 passed, 2 skipped" in early
 
 
 def test_the_list_names_what_costs_most_for_each_case() -> None:
