@@ -59,7 +59,10 @@ async def test_waits_for_a_rate_and_sleeps_hold_no_worker_and_outlive_those_that
     # Two counts of whole milliseconds. The place that the dead worker took is taken.
     for place, (at_s, _) in enumerate(came, start=1):
         assert at_s + 0.002 >= since_s + place * PACE.per.total_seconds()
-    before, after = (dict(recorded(tmp_path, name)) for name in ("asleep", "awake"))
+    before, after = (
+        {task: float(at_s) for task, at_s in recorded(tmp_path, name)}
+        for name in ("asleep", "awake")
+    )
     assert set(before) == set(after) == set(sleeps)
     assert all(after[task] - before[task] >= NAP.total_seconds() for task in sleeps)
     assert [ends(rows[task]) for task in (*sleeps, *calls)] == [1] * 5
