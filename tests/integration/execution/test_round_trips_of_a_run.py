@@ -177,7 +177,9 @@ async def test_a_wait_for_what_has_ended_is_one_round_trip(
         ({}, True),
     ],
 )
-def test_only_what_tells_of_another_status_is_no_end(content: dict[str, Any], *, may: bool) -> None:
+def test_an_update_that_names_another_status_is_no_end(
+    content: dict[str, Any], *, may: bool
+) -> None:
     update = StateUpdate(
         session_id=SESSION, task_id=TASK, update_type=UpdateType.STATUS_CHANGE, content=content
     )

@@ -149,7 +149,7 @@ async def _has_ended(store: RedisStateStore, session_id: str, task_id: str) -> b
 
 
 def may_end(update: StateUpdate) -> bool:
-    """Return whether an update may tell of a task's end: not if it tells of another status."""
+    """Return whether an update may be of a task's end: it is not if it names another status."""
     match update.content:
         case {"status": str(status)} if update.update_type is UpdateType.STATUS_CHANGE:
             return status not in _UNFINISHED

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from redis_state import limits
@@ -61,7 +61,7 @@ class Decided:
 
     session_id: str
     task_id: str
-    found: TaskStatusView | None = None
+    found: TaskStatusView | None = field(default=None, compare=False)
 
 
 class PauseDecisions:
@@ -106,7 +106,7 @@ class PauseDecisions:
             check_value(schema, value)
         if before is not None:
             await before()
-        state = await self._noted(found)
+        state = await self._read_and_list(found)
         if state is None:
             raise TokenUnknown(expired=True)
         claim = limits.own_id("idempotency_key", idempotency_key) or new_claim()
@@ -146,10 +146,11 @@ class PauseDecisions:
         view = looked and self._store.tasks.looked(found.session_id, found.task_id, looked)
         return Decided(found.session_id, found.task_id, view or None)
 
-    async def _noted(self, found: FoundPause) -> TaskState | None:
+    async def _read_and_list(self, found: FoundPause) -> TaskState | None:
         """Read the task of a pause, and have a sweeper inspect it soon if the pause is open.
 
-        Both leave together. A task that is over or gone has an entry then, which the sweeper drops.
+        Both leave together. A task that is terminal or gone then has an entry, and a sweeper drops
+        it.
         """
         loading = self._store.tasks.load(found.session_id, found.task_id)
         if not found.is_open:
