@@ -21,8 +21,9 @@ from redis_state.worker.tasks.histories import read_history
 from tests.chaos.support.crew import recorded
 from tests.processes.workers.killed.reviewed_worker import CHANGED, LIMIT, SAME, WORDS, Review
 from tests.support.commands import begin, end
-from tests.support.processes.pools import SESSION, client_of, updates_of
+from tests.support.processes.pools import SESSION, client_of, queue_of, updates_of
 from tests.support.processes.worker_processes import stop, worker_process
+from tests.support.servers.faults import run_processes
 
 pytestmark = pytest.mark.worker
 
@@ -131,3 +132,38 @@ async def test_a_payload_too_large_is_refused_again_after_a_kill(
     kept = [entry for entry in history.journal if entry.startswith("step:")]
     assert "step:small#1" in kept
     assert "x" * 100 not in str(history.journal)
+
+
+async def test_two_of_three_decide_once_though_the_worker_dies_before_and_after(
+    store: RedisStateStore, tmp_path: Path
+) -> None:
+    options = reviewed(tmp_path)
+    async with client_of(store) as client:
+        task = await client.submit("panel", session_id=SESSION)
+        async with worker_process(store.settings, "one", **options) as one:
+            await hangs(tmp_path, task, 1)
+            assert await stop(one, signal.SIGKILL) == -signal.SIGKILL
+        (pause,) = await client.pauses(SESSION)
+        assert pause.token is not None
+        await client.delegate(pause.token, "dan", actor="cyd")
+        argument = {
+            "url": store.settings.url.get_secret_value(),
+            "namespace": store.settings.namespace,
+            "queue": queue_of(store.settings),
+            "tokens": [pause.token],
+        }
+        voters = [argument | {"actors": [actor]} for actor in ("ann", "ben", "dan")]
+        voted = await run_processes("vote_on_pauses", voters)
+        async with worker_process(store.settings, "two", **options) as two:
+            await hangs(tmp_path, task, 2)
+            assert await stop(two, signal.SIGKILL) == -signal.SIGKILL
+        async with worker_process(store.settings, "three", **options):
+            approved, actor, votes = await client.result(SESSION, task, timeout_s=60)
+    taken = [vote for each in voted for vote in each["taken"][pause.token]]
+    lost = [vote for each in voted for vote in each["lost"][pause.token]]
+    # Each vote that was taken counts once, the last one decides, and a later one learns of it.
+    assert sorted(taken) == sorted(votes)
+    assert [vote[1] for vote in votes].count(approved) == 2
+    assert votes[-1][:2] == [actor, approved]
+    assert lost == [[actor, approved]] * (3 - len(votes))
+    assert recorded(tmp_path, "effects") == [[task, "small"]]

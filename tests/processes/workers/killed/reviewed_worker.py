@@ -18,6 +18,7 @@ from tests.chaos.support.notes import note
 
 WORDS = 40
 LIMIT = 10_000
+PANEL = ("ann", "ben", "cyd")
 
 
 class Review(BaseModel):
@@ -34,7 +35,7 @@ class Desk:
 
     def handlers(self) -> dict[str, Handler]:
         """Name them."""
-        return {"draft": self.draft, "bounded": self.bounded}
+        return {"draft": self.draft, "bounded": self.bounded, "panel": self.panel}
 
     async def draft(self, ctx: TaskContext) -> list[Any]:
         """Write, publish, and take four reviews; die in the text and between the reviews."""
@@ -62,6 +63,16 @@ class Desk:
             refused = []
         await ctx.step("rest", self._hang, ctx, 1)
         return [small, *refused]
+
+    async def panel(self, ctx: TaskContext) -> list[Any]:
+        """Ask two of three; die beside the open pause, and once it is decided."""
+        pause = await ctx.open_pause("publish?", approvals=2, of=PANEL)
+        await ctx.step("rest", self._hang, ctx, 1)
+        decision = await ctx.wait_for(pause)
+        await ctx.step("small", self._small, ctx)
+        await ctx.step("rest", self._hang, ctx, 2)
+        votes = [[vote.actor, vote.approved, vote.value] for vote in decision.votes]
+        return [decision.approved, decision.actor, votes]
 
     async def _write(self, ctx: TaskContext) -> str:
         async with ctx.text("answer") as out:
