@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +52,10 @@ def mark_once(mark: Path | str) -> bool:
 def plant(when: str, script: str, mark: Path, *, number: int = 1) -> None:
     """Die before or after the n-th call of a script, in the first process that comes there."""
     call: Callable[..., Awaitable[Reply]] = getattr(Scripts, script)
-    called: list[int] = []
+    calls = count(1)
 
     def die() -> None:
-        if len(called) == number and mark_once(mark):
+        if mark_once(mark):
             os.kill(os.getpid(), signal.SIGKILL)
 
     async def replied(reply: Awaitable[Reply]) -> Reply:
@@ -63,7 +64,8 @@ def plant(when: str, script: str, mark: Path, *, number: int = 1) -> None:
         return found
 
     def watched(*arguments: Any, **options: Any) -> Awaitable[Reply]:
-        called.append(1)
+        if next(calls) != number:
+            return call(*arguments, **options)
         if when == "after":
             return replied(call(*arguments, **options))
         die()
