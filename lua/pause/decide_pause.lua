@@ -34,7 +34,7 @@
 -- ARGV fields..                 names and values, in turn
 -- Returns
 --   {'OK', status, attempts, looked}  this claim has it; the task's state now, and how often it was started; what
---                              look_task returns of it behind its word, nothing if there is no such task
+--                              look_task returns of it behind its word; nothing if it is gone or cannot be read
 --   {'COUNTED', approved, rejected}  the vote is taken, and the pause is open; how many there are
 --   {'REFUSED', seat}            the actor has voted otherwise, or may not vote; '' for one who is not named
 --   {'TAKEN', by, at, decision}  another claim has it, or this one with another decision
@@ -63,10 +63,15 @@ local held = redis.call('HMGET', token, 'state', 'order', 'expires', 'approvals'
 local digest = string.match(token, '[^:]*$')
 local status, waits, now = was[1], was[1] == 'PAUSED' and string.match(was[4] or '', '[^:]*$') == digest, now_ms()
 local attempts, ballot = tonumber(was[5] or 0), held[4] and not overdue
+-- The decision stands, whatever is damaged beside it: look_task tells of that.
+local function looked()
+  local read, found = pcall(task_looked, task, lease, now)
+  return read and found or {}
+end
 if ballot and held[1] == 'resolved' then
   local voted = redis.call('HMGET', token, 'vote:' .. actor, 'claim:' .. actor, 'actor', 'at', 'decision')
   if voted[1] == vote and voted[2] == claim then
-    return { 'OK', status or '', attempts, task_looked(task, lease, now) or {} }
+    return { 'OK', status or '', attempts, looked() }
   end
   return { 'TAKEN', voted[3], tonumber(voted[4]), voted[5] }
 elseif held[1] ~= 'resolved' then
@@ -107,4 +112,4 @@ if won then
     record_write(task, { key = tasks, member = task_id }, row_id, ttl_ms, fields)
   end
 end
-return { 'OK', status or '', attempts, task_looked(task, lease, now) or {} }
+return { 'OK', status or '', attempts, looked() }

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from redis_state import limits
-from redis_state.errors import InvalidTransition, TokenUnknown
+from redis_state.errors import CorruptState, InvalidTransition, TokenUnknown
 from redis_state.models import StateUpdate, TaskState, TaskStatus
 from redis_state.primitives.token import new_claim, raise_unless_won
 from redis_state.scripts import Reply, ReplyCode, TaskKeys, raw
@@ -142,8 +142,10 @@ class PauseDecisions:
             return Decided(found.session_id, found.task_id)
         raise_unless_won(reply, self._payloads.decode)
         self.unlist(found.key)
-        looked = reply.facts[2]
-        view = looked and self._store.tasks.looked(found.session_id, found.task_id, looked)
+        looked, view = reply.facts[2], None
+        # The decision stands. Who looks at the task is told what is damaged.
+        with suppress(CorruptState):
+            view = looked and self._store.tasks.looked(found.session_id, found.task_id, looked)
         return Decided(found.session_id, found.task_id, view or None)
 
     async def _read_and_list(self, found: FoundPause) -> TaskState | None:

@@ -14,7 +14,7 @@ from redis_state.errors import CorruptState
 from redis_state.gateway.showing.known_pauses import read_known
 from redis_state.models import TaskStatus
 from redis_state.worker.tasks.views.dead_list import list_first_dead
-from redis_state.worker.tasks.waitpoints.deciding import expire_pauses
+from redis_state.worker.tasks.waitpoints.deciding import PauseDecisions, expire_pauses
 from redis_state.worker.tasks.waitpoints.open_pauses import list_open_pauses, pauses_older_than
 from redis_state.worker.tasks.waitpoints.pause_tokens import token_key, token_member
 from tests.support.processes.pools import SESSION, becomes, client_of, open_token, pool
@@ -112,3 +112,53 @@ async def test_a_task_whose_pause_is_damaged_is_a_dead_letter_at_its_deadline(
         assert (await run_once(store, ask)).status is TaskStatus.PAUSED
         await client.approve(token, actor="anna")
     assert (await run_once(store, ask)).result == [True, None, "anna"]
+
+
+def not_a_number(name: str) -> Callable[[RedisStateStore], tuple[str | bytes | int, ...]]:
+    return lambda store: ("HSET", store.base.keys.task(SESSION, TASK), name, b"x")
+
+
+BESIDE: dict[str, Callable[[RedisStateStore], tuple[str | bytes | int, ...]]] = {
+    "the lease": lambda store: (
+        *("SET", store.base.keys.lease(SESSION, TASK), "x"),
+        *("PX", 60_000),
+    ),
+    "crashes": not_a_number("crashes"),
+}
+
+
+@pytest.mark.parametrize("damage", list(BESIDE))
+@pytest.mark.role("any", why="it damages a key")
+async def test_a_decision_stands_and_is_told_whatever_is_damaged_beside_it(
+    store: RedisStateStore, damage: str
+) -> None:
+    await make(store)
+    assert (await run_once(store, ask)).status is TaskStatus.PAUSED
+    token = await open_token(store, TASK)
+    await send(store, *BESIDE[damage](store))
+    decisions = PauseDecisions(store)
+    for _ in range(2):
+        decided = await decisions.decide(
+            token, approved=True, value=None, actor="ann", idempotency_key="once"
+        )
+        assert (decided.task_id, decided.found) == (TASK, None)
+    state = await store.tasks.load(SESSION, TASK)
+    assert state is not None
+    assert state.status is TaskStatus.PENDING
+    async with client_of(store) as client:
+        # It is queued by nobody before it is repaired.
+        with pytest.raises(CorruptState):
+            await client.approve(token, actor="ann", idempotency_key="once")
+
+
+@pytest.mark.role("any", why="it damages a key")
+async def test_a_pause_is_decided_in_time_beside_a_damaged_lease(store: RedisStateStore) -> None:
+    await make(store)
+    assert (await run_once(store, ask)).status is TaskStatus.PAUSED
+    token = await open_token(store, TASK)
+    await send(store, "HSET", token_key(store, token), "expires", 1)
+    await send(store, *BESIDE["the lease"](store))
+    assert await expire_pauses(store, SESSION, TASK) is None
+    state = await store.tasks.load(SESSION, TASK)
+    assert state is not None
+    assert state.status is TaskStatus.PENDING
