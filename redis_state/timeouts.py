@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 if sys.version_info >= (3, 11, 3) or TYPE_CHECKING:
-    timeout = asyncio.timeout  # noqa: TID251
-    timeout_at = asyncio.timeout_at  # noqa: TID251
+    timeout: Callable[[float | None], asyncio.Timeout] = asyncio.timeout  # noqa: TID251
+    timeout_at: Callable[[float | None], asyncio.Timeout] = asyncio.timeout_at  # noqa: TID251
 else:
 
     class _Timeout(asyncio.Timeout):
