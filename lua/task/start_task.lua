@@ -72,7 +72,7 @@ end
 local head = log_head(sent[1] or nil)
 local dropped = head.first > 1 and head.before_ms * 1000 >= tonumber(was[6] or 0)
 local kind, read = redis.call('TYPE', journal)['ok'], {}
--- What is damaged, and what this user may not read, is told by read_journal.
+-- read_journal reports what is damaged, and what this user may not read.
 if kind == 'hash' then
   unless_refused(function()
     local notes, left = journal_portion(journal, journal_names(journal), 1, portion, most_bytes)

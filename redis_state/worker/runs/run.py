@@ -118,7 +118,7 @@ class TaskRun:
                     raise
                 await shielded(self._leave())
         finally:
-            # Behind the outcome, for which somebody waits.
+            # Behind the outcome, for which a caller waits.
             await self._inbox.follower.end()
 
     @property

@@ -86,7 +86,7 @@ async def test_a_connection_that_breaks_at_a_call_leaves_one_task_and_its_job(
 async def test_a_call_that_is_refused_is_the_last_one(
     store: RedisStateStore, proxy: CommandProxy, far: TaskClient, name: str
 ) -> None:
-    # Behind the task's write its caller is told that it may be written.
+    # Behind the task's write its caller learns that it may be written.
     wanted = OutcomeUnknown if name == "queue_job" else StoreFull
     with proxy.answer(name, OOM), pytest.raises(wanted):
         await far.submit("answer", session_id=SESSION, task_id="t")

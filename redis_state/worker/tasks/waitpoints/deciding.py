@@ -143,7 +143,7 @@ class PauseDecisions:
         raise_unless_won(reply, self._payloads.decode)
         self.unlist(found.key)
         looked, view = reply.facts[2], None
-        # The decision stands. Who looks at the task is told what is damaged.
+        # The decision stands. A look at the task reports what is damaged.
         with suppress(CorruptState):
             view = looked and self._store.tasks.looked(found.session_id, found.task_id, looked)
         return Decided(found.session_id, found.task_id, view or None)

@@ -91,7 +91,7 @@ async def test_a_task_whose_pause_is_damaged_is_a_dead_letter_at_its_deadline(
     key = token_key(store, token)
     kept = await send(store, "DUMP", key)
     await send(store, *DAMAGES[damage](key))
-    # It may be repaired until then, whoever lists what is open.
+    # It may be repaired until then, by any listing of what is open.
     await list_open_pauses(store, SESSION)
     await sweep(store, TASK)
     assert await send(store, "HGET", store.base.keys.task(SESSION, TASK), "status") == b"PAUSED"

@@ -84,7 +84,7 @@ async def test_texts_values_and_typed_signals_outlive_two_workers_and_are_replay
             found = await client.result(SESSION, task, timeout_s=60)
         assert found == [1, {"score": "bad"}, 3, 4]
         assert await client.value(SESSION, task, "reviews") == found
-        # Whoever waited through the first death has the text of the run that finished it.
+        # A wait through the first death ends with the text of the run that finished it.
         text = "".join(f"run 2 word {number}. " for number in range(WORDS))
         assert await waiting == text
     (shown,) = (await text_of(store, task)).texts.values()

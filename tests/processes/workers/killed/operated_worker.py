@@ -63,7 +63,7 @@ class Folder:
         self._path = path
 
     async def flaky(self, ctx: TaskContext) -> str:
-        """Fail behind the first step, until somebody has mended it."""
+        """Fail behind the first step, until it is mended."""
         await ctx.step("before", note, self._path, "steps", ctx.task.task_id, "before")
         await asyncio.sleep(0.02)
         await ctx.step("after", self._after)
@@ -92,7 +92,7 @@ class Folder:
             await ctx.step(step, note, self._path, step, ctx.task.task_id)
 
     async def broken(self, ctx: TaskContext) -> str:
-        """Fail behind a step, or take the worker along, until somebody has mended it."""
+        """Fail behind a step, or take the worker along, until it is mended."""
         task = ctx.task.task_id
         await ctx.step("before", note, self._path, "before", task)
         if not (self._path / "mended").exists():
