@@ -22,9 +22,9 @@ from redis_state.worker.schedules.views import Occurrence, ScheduleView
 from redis_state.worker.tasks.children.requests import ChildTask
 from redis_state.worker.tasks.execution.exits import TaskHandedBack
 from redis_state.worker.tasks.execution.inbox import TaskCancelled
+from redis_state.worker.tasks.execution.policy import StepPolicy
 from redis_state.worker.tasks.execution.retries import RetryPolicy, retried
 from redis_state.worker.tasks.execution.running import RunningStep
-from redis_state.worker.tasks.execution.steps import StepPolicy
 from redis_state.worker.tasks.messaging.mailbox import TaskMessage
 from redis_state.worker.tasks.messaging.text import TextWriter
 from redis_state.worker.tasks.messaging.text_reader import ShownText, TextReader

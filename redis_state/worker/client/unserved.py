@@ -18,7 +18,7 @@ from redis_state.worker.queue.access import DEFAULT_QUEUE
 from redis_state.worker.queue.jobs.job import task_of
 from redis_state.worker.queue.jobs.parked import lane_of, read_lane
 from redis_state.worker.queue.queue import Queue
-from redis_state.worker.tasks.execution.patches import VERSION
+from redis_state.worker.tasks.execution.code_changes import VERSION
 from redis_state.worker.tasks.views.finding import UNFINISHED, walk_tasks
 from redis_state.worker.tasks.views.task_filter import TaskFilter
 

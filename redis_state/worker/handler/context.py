@@ -24,10 +24,11 @@ from redis_state.worker.queue.limits import Rate
 from redis_state.worker.queue.rates import take
 from redis_state.worker.tasks.changes import TaskChanges
 from redis_state.worker.tasks.children.children import ChildTasks
+from redis_state.worker.tasks.execution.code_changes import VERSION
 from redis_state.worker.tasks.execution.compensation import Compensations
 from redis_state.worker.tasks.execution.inbox import Inbox
-from redis_state.worker.tasks.execution.patches import VERSION
-from redis_state.worker.tasks.execution.steps import StepPolicy, Steps
+from redis_state.worker.tasks.execution.policy import StepPolicy
+from redis_state.worker.tasks.execution.steps import Steps
 from redis_state.worker.tasks.started import StartedRun
 from redis_state.worker.tasks.waitpoints.forms import PauseForm
 

@@ -18,7 +18,7 @@ from redis_state.store import RedisStateStore
 from redis_state.worker.handler.guards import guarded, unguarded
 from redis_state.worker.observe.registry import WorkerRegistry
 from redis_state.worker.queue.jobs.parked import lane_of
-from redis_state.worker.tasks.execution.patches import VERSION
+from redis_state.worker.tasks.execution.code_changes import VERSION
 from redis_state.worker.tasks.started import StartedRun
 
 if TYPE_CHECKING:

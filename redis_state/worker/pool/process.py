@@ -39,7 +39,7 @@ from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery.sweep_loop import sweep_regularly
 from redis_state.worker.runs.config import Handler, RunConfig
 from redis_state.worker.schedules.runner import run_schedules
-from redis_state.worker.tasks.execution.steps import StepPolicy
+from redis_state.worker.tasks.execution.policy import StepPolicy
 from redis_state.worker.tasks.waitpoints.open_pauses import pauses_older_than
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ from redis_state.worker.queue.loop import QueueLoop
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.runs.config import Handler
 from redis_state.worker.runs.run_task import run_task
-from redis_state.worker.tasks.execution.steps import StepPolicy
+from redis_state.worker.tasks.execution.policy import StepPolicy
 from redis_state.worker.tasks.transitions import MAX_CRASHES
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from redis_state.worker.handler.guards import Guard
 from redis_state.worker.observe.registry import WorkerRecord
 from redis_state.worker.observe.stats import WorkerStats
 from redis_state.worker.queue.queue import Queue
-from redis_state.worker.tasks.execution.steps import StepPolicy
+from redis_state.worker.tasks.execution.policy import StepPolicy
 from redis_state.worker.tasks.transitions import MAX_CRASHES
 
 log: logging.Logger = logging.getLogger(__name__)

@@ -26,8 +26,8 @@ from redis_state.settings import Settings
 from redis_state.store import RedisStateStore
 from redis_state.worker.handler.context import TaskContext
 from redis_state.worker.handler.versions import choose
+from redis_state.worker.tasks.execution.code_changes import answers_of
 from redis_state.worker.tasks.execution.inbox import Inbox
-from redis_state.worker.tasks.execution.patches import answers_of
 from redis_state.worker.tasks.histories import TaskHistory
 from redis_state.worker.tasks.recorded.call_order import CallOrder
 from redis_state.worker.tasks.recorded.rehearsal import Rehearsal

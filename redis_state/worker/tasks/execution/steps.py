@@ -1,37 +1,29 @@
-"""The steps of one run: their records, their retries, and missing ones. Names: `names`."""
+"""The steps of one run: their records, and their retries. Names: `names`."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property, partial
 from inspect import isawaitable
 from time import monotonic
-from typing import Any, Literal, NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
-from redis_state.errors import BackendError, HandlerChanged, InvalidField
-from redis_state.models import UpdateType
+from redis_state.errors import InvalidField
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.worker.observe import tracing as telemetry
+from redis_state.worker.tasks.execution.code_changes import CodeChanges, Patches
 from redis_state.worker.tasks.execution.emitter import Emitter
 from redis_state.worker.tasks.execution.exits import Exited, returned
 from redis_state.worker.tasks.execution.inbox import Inbox
-from redis_state.worker.tasks.execution.names import WORKING, CallNames, NameScope, running_in
+from redis_state.worker.tasks.execution.names import WORKING, NameScope
 from redis_state.worker.tasks.execution.open_steps import OpenSteps
-from redis_state.worker.tasks.execution.patches import Patches
+from redis_state.worker.tasks.execution.policy import StepPolicy
 from redis_state.worker.tasks.execution.retries import Retried, RetryPolicy, try_by
 from redis_state.worker.tasks.execution.running import RunningSteps, Shown, write_running
-from redis_state.worker.tasks.recorded.journal import (
-    INLINE_BYTES,
-    Journals,
-    failures_of,
-    is_inside,
-    unvisited,
-)
+from redis_state.worker.tasks.recorded.journal import Journals, failures_of, is_inside
 from redis_state.worker.tasks.recorded.lanes import Lane
 from redis_state.worker.tasks.recorded.rehearsal import error_again
 from redis_state.worker.tasks.started import StartedRun
@@ -41,28 +33,6 @@ log: logging.Logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class StepPolicy:
-    """The policy of a worker for steps.
-
-    ``retry`` is how a failed step is retried, unless its work is `retried` by another policy. None
-    makes one attempt. ``on_changed`` applies to a task whose handler ended without using an entry
-    of earlier runs: ``notify`` completes the task and publishes it, ``fail`` fails it. Results of
-    more than ``inline_bytes``, as JSON, are kept in chunks.
-    """
-
-    retry: RetryPolicy | None = None
-    on_changed: Literal["notify", "fail"] = "notify"
-    inline_bytes: int = INLINE_BYTES
-
-    def __post_init__(self) -> None:
-        """Refuse terms that make no sense, before a worker begins under them."""
-        if self.on_changed not in ("notify", "fail"):
-            raise InvalidField("on_changed", "'notify' or 'fail' is needed")
-        if self.inline_bytes < 0:
-            raise InvalidField("inline_bytes", "0 or more bytes are needed")
-
-
 class _StepFailed(Protocol):
     """What is called with a step that has failed."""
 
@@ -70,7 +40,7 @@ class _StepFailed(Protocol):
         """Remember it."""
 
 
-class Steps(CallNames):
+class Steps(CodeChanges):
     """The steps of one run, or of one branch of its handler."""
 
     def __init__(
@@ -156,26 +126,6 @@ class Steps(CallNames):
         others = (one for one in {*self._recorded, *self._requested} if one.startswith(start))
         return entry if any(is_inside(before, other) for other in others) else before
 
-    def patched(self, name: str) -> bool:
-        """Return whether this point is new to the task. See `TaskContext.patched`."""
-        return self._patches.answer(self._patch(name), self._has_passed)
-
-    def retire_patch(self, name: str) -> None:
-        """Check that no older path is needed. See `TaskContext.retire_patch`."""
-        self._patches.retire(self._patch(name), self._has_passed)
-
-    def _patch(self, name: str) -> str:
-        return self._here.peek("patch", name).rpartition("#")[0]
-
-    def _has_passed(self) -> bool:
-        """Return whether an earlier run has recorded something beyond this point."""
-        run, working = self._started.replay, WORKING.get() or self._root
-        own = working.home is running_in()
-        if own and working is self._root and self._started.order.ahead:
-            return True
-        branch = "" if self._scope is self._root else self._scope.path
-        return run.is_behind(working.entry, own=own, branch=branch)
-
     @property
     def in_work(self) -> bool:
         """Whether the caller is the work of a step, which is done again until it is recorded."""
@@ -185,35 +135,6 @@ class Steps(CallNames):
         """Record what this run has learned. Errors: LeaseLost, JournalRewound."""
         run = self._started.replay
         await self._journals.record(self._keys, entry, value, run=run, lane=self.lane())
-
-    async def check_call(self, entry: str) -> None:
-        """Report, or fail, if a new call stands where earlier runs recorded another one.
-
-        Call it before the work of something that is not recorded. In a run that fails by it every
-        later checkpoint raises the same. Errors: HandlerChanged; LeaseLost.
-        """
-        missed, rehearsal = self._started.order.missed_at(entry), self._started.replay.rehearsal
-        if missed is None:
-            return
-        if rehearsal is not None:
-            rehearsal.diverged = rehearsal.diverged or (entry, missed)
-            return
-        changed = HandlerChanged(self._keys.task_id, [missed], called=entry)
-        if self._policy.on_changed == "fail":
-            self._inbox.close(changed)
-            raise changed
-        log.warning("%s", changed)
-        content = {"notice": "handler_changed", "called": entry, "recorded": missed}
-        await self.report("diverged", content)
-
-    async def rehearsed(self, call: str) -> None:
-        """Wait for ever before a call that is not recorded, in a run that only rehearses."""
-        if self._started.replay.rehearsal is not None:
-            await self._started.replay.rehearsal.end(call)
-
-    def unused(self) -> list[str]:
-        """List what earlier runs recorded and this one has not used."""
-        return unvisited(self._started.journal.keys(), self._requested)
 
     def unfinished(self) -> set[asyncio.Task[Any]]:
         """Return the asyncio tasks of the handler that still run, without the one that asks."""
@@ -243,24 +164,6 @@ class Steps(CallNames):
             waiting=_awaited,
             failed=partial(self._attempt_failed, entry, policy.attempts),
         )
-
-    async def check_changed(self) -> None:
-        """Report, or fail, if earlier runs recorded an entry that this one has not used.
-
-        Call it at the end of a complete run. Errors: HandlerChanged; LeaseLost.
-        """
-        if isinstance(self._inbox.over, HandlerChanged):
-            # The handler handles every error.
-            raise self._inbox.over
-        missed = self.unused()
-        # A handler that returns after a pause has caught what ends its run: another one follows.
-        if not missed or self._inbox.over is not None or self._started.replay.rehearsal is not None:
-            return
-        changed = HandlerChanged(self._keys.task_id, missed)
-        if self._policy.on_changed == "fail":
-            raise changed
-        log.warning("%s", changed)
-        await self.report("changed", {"notice": "handler_changed", "entries": missed})
 
     async def _do(
         self,
@@ -410,13 +313,6 @@ class Steps(CallNames):
             self._keys, mark=mark, steps=write_running(steps)
         )
         sent.add_done_callback(lambda done: done.cancelled() or done.exception())
-
-    async def report(self, lane: str, content: dict[str, Any]) -> None:
-        """Publish a notification, in a lane of its own. The run does not depend on it."""
-        with suppress(BackendError):
-            await self.emitter.emit(
-                self._started.replay.named(lane), UpdateType.NOTIFICATION, content
-            )
 
 
 def effect_id(namespace: str, session_id: str, task_id: str, entry: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from redis_state.errors import InvalidField
 from redis_state.serialization import codec
-from redis_state.worker.tasks.execution.patches import PATCH, VERSION
+from redis_state.worker.tasks.execution.code_changes import PATCH, VERSION
 from redis_state.worker.tasks.recorded.compensations import of_source
 from redis_state.worker.tasks.recorded.journal import (
     FAILED,

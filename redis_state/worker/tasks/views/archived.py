@@ -9,7 +9,7 @@ from redis_state.archive.model import ArchivedTask
 from redis_state.errors import CorruptState
 from redis_state.scripts import raw
 from redis_state.store import RedisStateStore
-from redis_state.worker.tasks.execution.patches import VERSION
+from redis_state.worker.tasks.execution.code_changes import VERSION
 from redis_state.worker.tasks.recorded.archived import ArchivedJournal, load_archived
 from redis_state.worker.tasks.recorded.compensations import Compensation, compensations_of
 from redis_state.worker.tasks.recorded.journal import StepRecord, steps_of

@@ -22,7 +22,7 @@ from redis_state.stores.sessions.session_log import Entry
 from redis_state.stores.sessions.task_status import TaskStatusView
 from redis_state.stores.task_index import attributes_of
 from redis_state.worker.tasks.children.children import recorded_end, result_of
-from redis_state.worker.tasks.execution.patches import VERSION
+from redis_state.worker.tasks.execution.code_changes import VERSION
 from redis_state.worker.tasks.execution.running import RunningStep, read_running
 from redis_state.worker.tasks.move_parts import watch_entry
 from redis_state.worker.tasks.views.finding import LARGEST_PAGE, UNFINISHED, walk_tasks
