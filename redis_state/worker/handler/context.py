@@ -5,23 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from collections.abc import Set as AbstractSet
-from contextlib import suppress
 from copy import copy
-from datetime import timedelta
 from typing import Any, ParamSpec, Self, TypeVar, overload
 
-from redis_state.errors import InvalidField
 from redis_state.models import UpdateType
 from redis_state.models.attributes import AttributeValue, check_attributes
 from redis_state.scripts import Fence
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
-from redis_state.timeouts import timeout
 from redis_state.worker.handler.children import ContextChildren
 from redis_state.worker.handler.messaging import ContextMessaging, RunMessaging
-from redis_state.worker.handler.pauses import DECIDED, SHORT_SLEEP, ContextPauses
-from redis_state.worker.queue.limits import Rate
-from redis_state.worker.queue.rates import take
+from redis_state.worker.handler.pauses import DECIDED
+from redis_state.worker.handler.rates import ContextRates
 from redis_state.worker.tasks.changes import TaskChanges
 from redis_state.worker.tasks.children.children import ChildTasks
 from redis_state.worker.tasks.execution.code_changes import VERSION
@@ -36,7 +31,7 @@ R = TypeVar("R")
 P = ParamSpec("P")
 
 
-class TaskContext(ContextMessaging, ContextPauses, ContextChildren):
+class TaskContext(ContextMessaging, ContextRates, ContextChildren):
     """One run of a task. After a pause or a crash the handler runs again from its start.
 
     Recorded work is not repeated. A `step` returns its stored result, a `pause` its decision. The
@@ -354,49 +349,6 @@ class TaskContext(ContextMessaging, ContextPauses, ContextChildren):
     def working(self) -> set[asyncio.Task[Any]]:
         """Return the asyncio tasks that do a step now."""
         return {task for task in self._steps.open.callers.values() if task and not task.done()}
-
-    async def take(self, name: str, rate: Rate, *, cost: int = 1) -> None:
-        """Take from a rate that all tasks of the namespace share, and wait until it may be used.
-
-        For calls of a model, say: ``await ctx.take("model", Rate(60, timedelta(minutes=1)))``. All
-        callers give a name the same rate. While new code gives another one than old code, each
-        holds for those that give it. One that was set comes before it, see `Rates`. Who comes
-        first has the first place. A wait of more than a second frees the worker. It is taken once
-        per call and task: a later run does not take it again. In the work of a step each attempt
-        takes, and a wait keeps the worker. A checkpoint. Errors: InvalidField for a cost above the
-        rate that is given; TaskCancelled, LeaseLost.
-        """
-        wait_ms, under = 1, ""
-        if self._steps.in_work:
-            while wait_ms:
-                wait_ms, under = await self._take(name, rate, cost, under)
-                if wait_ms:
-                    with suppress(TimeoutError):
-                        async with timeout(wait_ms / 1000):
-                            await self.inbox.until_over()
-            return
-        while wait_ms:
-            given = (name, rate, cost, under)
-            wait_ms, under = await self._steps.do(f"take {name}", self._take_soon, given, {})
-            left, longest = timedelta(milliseconds=wait_ms), self.store.settings.active_task_ttl
-            while left > timedelta():
-                await self.sleep(min(left, longest), name=f"wait for {name}")
-                left -= longest
-
-    async def _take(self, name: str, rate: Rate, cost: int, under: str) -> tuple[int, str]:
-        """Take from a rate; return in how many ms it may be used, and by which rate."""
-        queue = self._children.queue
-        if queue is None:
-            raise InvalidField("rate", "is kept by the queue, and this run has none")
-        return await take(queue, name, rate, cost, under)
-
-    async def _take_soon(self, name: str, rate: Rate, cost: int, under: str) -> tuple[int, str]:
-        """Take from a rate, and wait here for a place that comes soon."""
-        wait_ms, under = await self._take(name, rate, cost, under)
-        if under and wait_ms <= SHORT_SLEEP / timedelta(milliseconds=1):
-            await asyncio.sleep(wait_ms / 1000)
-            wait_ms = 0
-        return wait_ms, under
 
     async def _set_attributes(
         self, entry: str, changes: Mapping[str, AttributeValue], gone: AbstractSet[str]
