@@ -11,9 +11,8 @@ import logging
 import random
 from collections.abc import Callable
 from contextlib import suppress
-from inspect import isawaitable
 from time import monotonic
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 from redis_state.errors import (
     BackendError,
@@ -33,6 +32,7 @@ from redis_state.worker.queue.jobs.job import RunAgain
 from redis_state.worker.runs.config import AGAIN_S, RunConfig, RunOutcome
 from redis_state.worker.runs.ending import RunEnd
 from redis_state.worker.runs.errors import cause_of, failure_outcome
+from redis_state.worker.runs.execution import CLEAN_UP_S, HandlerExecution
 from redis_state.worker.runs.waiting import done_within, shielded
 from redis_state.worker.tasks.changes import TaskChanges
 from redis_state.worker.tasks.children.cancelling import (
@@ -41,7 +41,7 @@ from redis_state.worker.tasks.children.cancelling import (
 )
 from redis_state.worker.tasks.children.children import ChildTasks
 from redis_state.worker.tasks.execution.compensation import AGAIN, Compensations
-from redis_state.worker.tasks.execution.exits import Exited, TaskPaused, returned
+from redis_state.worker.tasks.execution.exits import TaskPaused
 from redis_state.worker.tasks.execution.inbox import Inbox, TaskCancelled
 from redis_state.worker.tasks.started import StartedRun
 from redis_state.worker.tasks.transitions import TaskTransitions
@@ -50,11 +50,9 @@ log: logging.Logger = logging.getLogger(__name__)
 
 # When a task is looked at again of which it is not known whether a worker has its handler.
 _UNSURE_S = (5.0, 15.0)
-# How long a handler that was cancelled may take to clean up.
-_CLEAN_UP_S = 5.0
 
 
-class TaskRun:
+class TaskRun(HandlerExecution):
     """A run of a task that was started."""
 
     def __init__(
@@ -233,66 +231,12 @@ class TaskRun:
             await asyncio.wait({self._undoing})
         finally:
             self._undoing.cancel()
-            await asyncio.wait({self._undoing}, timeout=_CLEAN_UP_S)
+            await asyncio.wait({self._undoing}, timeout=CLEAN_UP_S)
         if not self._undoing.cancelled():
             try:
                 self._settled = self._undoing.result()
             except LeaseLost as lost:
                 self._lost = lost
-
-    async def _handle(self) -> Any:
-        name = self._started.handler
-        handler = self._chosen.code
-        if handler is None:
-            self._inbox.raise_if_over()
-            known = ", ".join(sorted(self._config.handlers)) or "none"
-            raise LookupError(f"no handler named {name!r} in this worker, which has {known}")
-        self._context = context = TaskContext(
-            self._store,
-            self._started,
-            self._inbox,
-            self._config.worker,
-            steps=self._config.steps,
-            child_tasks=self._children,
-            compensations=self._compensations,
-        )
-        if self._chosen.is_new:
-            await context.record_version(self._chosen.version)
-        try:
-            context.begin(cast("asyncio.Task[Any]", asyncio.current_task()))
-            if self._on_begun is not None:
-                self._on_begun()
-            outcome: Any = handler(context)
-            outcome = returned(await outcome if isawaitable(outcome) else outcome)
-            await context.check_changed()
-            if outcome is not None:
-                outcome = await self._payloads.put("result", outcome)
-        except (SystemExit, KeyboardInterrupt) as error:
-            # asyncio would end the whole worker for it.
-            raise Exited.by(error) from error
-        else:
-            return outcome
-
-    async def _stop(self, handling: asyncio.Task[Any]) -> None:
-        handling.cancel()
-        await asyncio.wait({handling}, timeout=_CLEAN_UP_S)
-        if not handling.done():
-            log.error("the handler of task %r goes on after it was cancelled", self._task_id)
-            self._inbox.close(TaskCancelled("the run is over"))
-
-    async def _stop_rest(self) -> None:
-        """Cancel the steps that the handler has left: no result of theirs is recorded any more."""
-        if self._context is None or not (rest := self._context.working()):
-            return
-        rest.discard(cast("asyncio.Task[Any]", self._handling))
-        if not rest:
-            return
-        self._inbox.close(TaskCancelled("the run is over"))
-        for task in rest:
-            task.cancel()
-        _, stuck = await asyncio.wait(rest, timeout=_CLEAN_UP_S)
-        if stuck:
-            log.error("parts of the handler of task %r go on", self._task_id)
 
     async def _leave(self) -> None:
         """Write down how the run ended."""

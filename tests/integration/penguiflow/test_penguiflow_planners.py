@@ -303,7 +303,7 @@ async def test_a_task_whose_trace_runs_here_already_fails_by_name(
 async def test_a_run_waits_for_an_earlier_one_of_its_task_that_does_not_stop_here(
     store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redis_state.worker.runs.run._CLEAN_UP_S", 0.1)
+    monkeypatch.setattr("redis_state.worker.runs.execution.CLEAN_UP_S", 0.1)
     begun: list[int] = []
     let_go = asyncio.Event()
 
