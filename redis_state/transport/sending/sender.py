@@ -31,7 +31,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from math import inf
@@ -50,20 +49,16 @@ from redis_state.transport.connections.locator import Locator
 from redis_state.transport.connections.protocol import RespProtocol
 from redis_state.transport.connections.reconnecting import ReconnectingConnection
 from redis_state.transport.sending.batch import (
-    BATCH_COMMANDS,
     LOGIN,
     PROBE,
     Call,
     Form,
     check_replies,
     head_of,
-    next_batch,
-    packed,
 )
-from redis_state.transport.sending.confirming import BATCH_COMMANDS as CONFIRMED_COMMANDS
 from redis_state.transport.sending.confirming import PLACELESS, Mark, NotConfirmed, take_reads
 from redis_state.transport.sending.guarantee import PLACELESS_S, Guarantee, may_write
-from redis_state.transport.sending.order import OrderedCalls
+from redis_state.transport.sending.scheduling import ScheduledCalls
 from redis_state.transport.wire.reply_errors import Refusal, again
 from redis_state.transport.wire.resp import Argument, pack
 
@@ -72,7 +67,7 @@ log: logging.Logger = logging.getLogger(__name__)
 _LONGEST_BACKOFF_S = 0.2
 
 
-class Sender(OrderedCalls):
+class Sender(ScheduledCalls):
     """Send commands over one connection of the running event loop, connecting at first use."""
 
     # Whether neighbours share commands; None if each new connection has to be checked.
@@ -101,8 +96,6 @@ class Sender(OrderedCalls):
             left=left,
             numbers=numbers,
         )
-        # How many calls are written at once.
-        self._most = CONFIRMED_COMMANDS if self._confirming.needed else BATCH_COMMANDS
         self._connect_timeout_s = connect_timeout_s
         self._busy_poll_s = busy_poll_s
         self._connection = ReconnectingConnection(
@@ -113,19 +106,6 @@ class Sender(OrderedCalls):
             longest_backoff_s=_LONGEST_BACKOFF_S,
             check=None if guarantee is None else guarantee.check,
         )
-        self._batches = 0
-        # How many of those in flight each outstanding reply answers.
-        self._shares: deque[int] = deque()
-        # Whether what is queued will be written at the end of this turn of the loop.
-        self._flushing = False
-        # Whether a call is put that nobody waits for, whether all that is queued are such calls,
-        # and whether they will be written a turn later than others.
-        self._unhurried = False
-        self._queue_unhurried = False
-        self._flushing_later = False
-        # Until when the loop is kept awake for a lone call's reply, and whether it is.
-        self._awake_until = 0.0
-        self._awake = False
         self._closed = False
 
     def _ask_sharing(self, key: str) -> None:
@@ -143,17 +123,6 @@ class Sender(OrderedCalls):
         elif not isinstance(error, CommandRefused):
             # It says nothing about keys, as of a busy server: the next call asks again.
             self._sharing = None
-
-    def unhurried(self, put: Callable[[], asyncio.Future[Any]]) -> asyncio.Future[Any]:
-        """Call ``put``, which queues a call that nobody waits for.
-
-        A write of its own would hold up the next call by as much as a write takes.
-        """
-        self._unhurried = True
-        try:
-            return put()
-        finally:
-            self._unhurried = False
 
     def _put(  # noqa: PLR0917 - all that a call is
         self,
@@ -202,23 +171,6 @@ class Sender(OrderedCalls):
             self._enqueue(call, busy=bool(busy))
         self._watch(call)
         return call
-
-    def _enqueue(self, call: Call, *, busy: bool) -> None:
-        first, unhurried = not self._queue, self._queue_unhurried
-        self._queue.append(call)
-        self._queue_unhurried = self._unhurried and (first or unhurried)
-        if self._queue_unhurried:
-            self._flush_later()
-        elif first or busy or not unhurried or self._connection.protocol is None:
-            self._flush_soon()
-        else:
-            # It would have been written at once, were it not for those before it.
-            self._flush()
-
-    @property
-    def batches(self) -> int:
-        """Count the writes so far: calls that are sent together are one."""
-        return self._batches
 
     @property
     def connections(self) -> int:
@@ -302,74 +254,6 @@ class Sender(OrderedCalls):
     def _is_busy(self) -> bool:
         """Return whether a call waits for others, although nothing is in flight here."""
         return False
-
-    def _stay_awake(self) -> None:
-        """Keep the loop awake for the reply, instead of sleeping until it comes."""
-        if not self._awake:
-            self._awake = True
-            self._loop.call_soon(self._check_again)
-
-    def _check_again(self) -> None:
-        self._awake = False
-        if self._inflight and monotonic() < self._awake_until:
-            self._stay_awake()
-
-    def _flush_soon(self) -> None:
-        """Write what is queued at the end of this turn of the loop, together with what follows.
-
-        A full batch is written now: the server can begin.
-        """
-        if self._connection.protocol is None:
-            self._connection.need()
-        elif len(self._queue) >= self._most:
-            self._flush()
-        elif not self._flushing:
-            self._flushing = True
-            self._loop.call_soon(self._flush_at_end_of_turn)
-
-    def _flush_later(self) -> None:
-        """Write what is queued a turn later than at the end of this one, if nothing follows it."""
-        if not (self._flushing or self._flushing_later):
-            self._flushing_later = True
-            self._loop.call_soon(self._flush_next_turn)
-
-    def _flush_next_turn(self) -> None:
-        self._flushing_later = False
-        if self._queue:
-            self._flush_soon()
-
-    def _flush_at_end_of_turn(self) -> None:
-        self._flushing = False
-        self._flush()
-
-    def _flush(self) -> None:
-        protocol, confirming = self._connection.protocol, self._confirming
-        if protocol is not None and not self._holding:
-            while (self._queue or self._again) and protocol.writable():
-                if confirming.outstanding:
-                    break
-                if self._inflight:
-                    following = (self._again or self._queue)[0]
-                    if following.form is LOGIN or self._inflight[-1].form is LOGIN:
-                        break
-                batch = next_batch(self._again, self._queue, most=self._most)
-                if batch:
-                    parts = self._sent_now(batch)
-                    covered = confirming.covers(batch)
-                    if covered is not None:
-                        request, of_request = confirming.request(covered)
-                        parts.append(request)
-                        self._shares.extend(of_request)
-                    protocol.write(b"".join(parts))
-        self._record_idle()
-
-    def _sent_now(self, batch: list[Call]) -> list[bytes]:
-        """Take note that calls are in flight; return their commands, packed."""
-        self._batches += 1
-        self._inflight.extend(batch)
-        parts, shares = packed(batch, self._loaded, sharing=self._sharing is True)
-        self._shares.extend(shares)
-        return parts
 
     def hear(self, replies: list[Any]) -> None:
         """Assign replies to the oldest calls in flight. All or none: see `check_replies`.
