@@ -26,7 +26,6 @@ import logging
 from collections import defaultdict
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -44,9 +43,16 @@ from redis_state.worker.recovery.ended_tasks import EndedTask, still_ended
 from redis_state.worker.recovery.index_repair import IndexRepair
 from redis_state.worker.recovery.old_claims import OldClaims
 from redis_state.worker.recovery.pause_repair import PauseRepair
-from redis_state.worker.recovery.permits import queue_again
 from redis_state.worker.recovery.queue_history import QueueHistory
 from redis_state.worker.recovery.report import SweepReport
+from redis_state.worker.recovery.waiting_tasks import (
+    HOLD_MS,
+    LONGEST_DELAY_MS,
+    LONGEST_PAUSE_MS,
+    Queueable,
+    WaitingTasks,
+    claimed_at_ms,
+)
 from redis_state.worker.tasks.children.cancelling import (
     WITH_PARENT,
     CancelCascade,
@@ -66,24 +72,9 @@ from redis_state.worker.tasks.waitpoints.deciding import (
 
 log: logging.Logger = logging.getLogger(__name__)
 
-_HOLD_MS = 1_500
-# However long the pause: a decision whose maker was stopped between the watch list and the record,
-# and died before the queue, is seen by then.
-_LONGEST_PAUSE_MS = 60_000
-# A task that waits for so long that nobody waits for it, or that the queue was seen to have.
-_LONGEST_DELAY_MS = 3_600_000
 _TROUBLE_MS = 30_000
 # Until a terminal task is inspected again that the index did not have as it ended.
 _AGAIN_MS = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class _Queueable:
-    """A task that the queue must have. ``listed`` if the index had it as it is."""
-
-    claim: WatchClaim
-    task: TaskStatusView
-    listed: bool
 
 
 @contextmanager
@@ -131,12 +122,15 @@ class Sweeper:
         self._limit = limit
         # Together with the time between two rounds these stay below a lease and two seconds.
         self._patience_ms = min(max(lease_ms // 4, 100), 2_500)
-        self._waiting_ms = 2 * self._patience_ms
-        self._longest_ms = self._waiting_ms if often else _LONGEST_PAUSE_MS
         served = [queue.name] if queues is None else queues
         self._old_claims = OldClaims(store, queue, queues=served, patience_ms=self._patience_ms)
         self._watch = WatchList(store.base.scripts, store.base.keys)
         self._transitions = TaskTransitions(store)
+        self._waiting = WaitingTasks(
+            *(store, self._transitions, queue, history),
+            patience_ms=self._patience_ms,
+            often=often,
+        )
         # Without the queue: what it wakes is queued with all else that waits.
         self._children = ChildTasks(store)
         self._cancels = CancelCascade(store, self._children)
@@ -172,7 +166,7 @@ class Sweeper:
             self._old_claims.begin_again()
         try:
             claims, listed = await asyncio.gather(
-                self._watch.claim_due(limit=self._limit, hold_ms=_HOLD_MS),
+                self._watch.claim_due(limit=self._limit, hold_ms=HOLD_MS),
                 self._old_claims.read(),
             )
             full = await self._sweep(claims, report) if claims else None
@@ -195,7 +189,7 @@ class Sweeper:
     async def _sweep(self, claims: Sequence[WatchClaim], report: SweepReport) -> StoreFull | None:
         """Inspect what was claimed. Return what a full server has refused: the others are done."""
         report.looked += len(claims)
-        waiting: list[_Queueable] = []
+        waiting: list[Queueable] = []
         idle: list[EndedTask] = []
         judge = partial(self._judge, waiting=waiting, idle=idle, report=report)
         refused: list[StoreFull] = []
@@ -208,7 +202,7 @@ class Sweeper:
                 report.dropped += len(ended)
             report.dropped += await self._watch.inspect(claims, judge, trouble_ms=_TROUBLE_MS)
         with _noting(refused):
-            await self._watch.settle(await self._queue_up(waiting, report))
+            await self._watch.settle(await self._waiting.queue_up(waiting, report))
         paused = [each for each in idle if each[2].status is TaskStatus.PAUSED]
         await self._free_permits([each for each in idle if each[2].status.is_terminal])
         # A paused task may be resumed and claimed meanwhile, by the clock of another node.
@@ -226,7 +220,7 @@ class Sweeper:
         for _, task, found in idle:
             by_queue[found.queue].append((task, found))
         if by_queue:
-            before_ms = min(_claimed_ms(claim) for claim, *_ in idle) - margin_ms
+            before_ms = min(claimed_at_ms(claim) for claim, *_ in idle) - margin_ms
             for queue, tasks in by_queue.items():
                 await self._queue.drop_claims(queue, tasks, before_ms=before_ms)
 
@@ -236,13 +230,13 @@ class Sweeper:
             return
         with suppress(BackendError):
             for queue in filter(self._claiming.parked_at, self._old_claims.queues):
-                await self._queue.drop_claims(queue, [(task, None)], before_ms=_claimed_ms(claim))
+                await self._queue.drop_claims(queue, [(task, None)], before_ms=claimed_at_ms(claim))
 
     async def _judge(
         self,
         claim: WatchClaim,
         *,
-        waiting: list[_Queueable],
+        waiting: list[Queueable],
         idle: list[EndedTask],
         report: SweepReport,
     ) -> int | Fate:
@@ -267,7 +261,7 @@ class Sweeper:
                 await self._drop_gone(claim, task)
             return fate
         if fate is Fate.LEFT:
-            waiting.append(_Queueable(claim, status_view, listed=indexed))
+            waiting.append(Queueable(claim, status_view, listed=indexed))
         # Only an entry whose task is in the index as it ended is removed.
         if fate is Fate.OUT and claim.again and not indexed:
             return _AGAIN_MS
@@ -297,8 +291,8 @@ class Sweeper:
                 await self._pauses.settle(status_view)
                 # Its record may live longer by now than when it was sent something.
                 await self._store.steering.hold(*task)
-                age_ms = _claimed_ms(claim) - status_view.order // 1000
-                longest_ms = max(_LONGEST_PAUSE_MS, min(age_ms // 2, _LONGEST_DELAY_MS))
+                age_ms = claimed_at_ms(claim) - status_view.order // 1000
+                longest_ms = max(LONGEST_PAUSE_MS, min(age_ms // 2, LONGEST_DELAY_MS))
                 if left_ms is not None and left_ms <= longest_ms:
                     return left_ms, status_view
                 # Well before its deadline: behind others it may be late.
@@ -363,57 +357,6 @@ class Sweeper:
         else:
             return status_view
         return await self._store.tasks.look(*task)
-
-    async def _queue_up(
-        self, waiting: Sequence[_Queueable], report: SweepReport
-    ) -> list[tuple[WatchClaim, int | None]]:
-        tasks = [each.task for each in waiting]
-        mended = await queue_again(
-            *(self._store, self._transitions, self._queue, tasks), patience_ms=self._patience_ms
-        )
-        for task, how in zip(tasks, mended, strict=True):
-            orphan = task.status is TaskStatus.RUNNING
-            report.released += how is QueueState.RELEASED
-            report.taken_over += how is QueueState.QUEUED and orphan
-            report.requeued += how is QueueState.QUEUED and not orphan
-        return [
-            (each.claim, self._next_ms(each, how))
-            for each, how in zip(waiting, mended, strict=True)
-        ]
-
-    def _next_ms(self, waiting: _Queueable, how: QueueState) -> int:
-        """Return when a task that waits is inspected again: the later, the longer it is there.
-
-        What a worker claims and does not start is seen among the claims. So this is only for a
-        job that the queue has lost. A lost history is noticed by itself, see `QueueHistory`: it
-        hastens what the index lists, and what was seen in the queue before it was lost.
-        """
-        task, claimed_ms = waiting.task, _claimed_ms(waiting.claim)
-        if how in (QueueState.CLAIMED, QueueState.HELD):
-            return self._patience_ms
-        rests, was_there = self._may_rest(waiting), how is QueueState.WAITS
-        longest_ms = _LONGEST_DELAY_MS if rests else self._longest_ms
-        delay_ms = min((claimed_ms - task.order // 1000) // 2, longest_ms)
-        if task.due_ms > claimed_ms and not task.attempts:
-            delay_ms = min(task.due_ms - claimed_ms, _LONGEST_DELAY_MS)
-        elif rests and not was_there:
-            return self._waiting_ms
-        delay_ms = max(self._waiting_ms, delay_ms)
-        return check_after(delay_ms) if rests and was_there else delay_ms
-
-    def _may_rest(self, waiting: _Queueable) -> bool:
-        """Return whether only a lost history of the queues can still keep a task from being run.
-
-        Not one whose parent may be cancelled, or that has to interrupt another.
-        """
-        watched = self._history is not None and self._history.watches
-        task = waiting.task
-        return watched and waiting.listed and task.cancelled_with is None and not task.in_turn
-
-
-def _claimed_ms(claim: WatchClaim) -> int:
-    """Return when an entry was claimed, by the server's clock."""
-    return round(float(claim.mark)) - _HOLD_MS
 
 
 def _task_of(entry: Any) -> tuple[str, str] | None:
