@@ -23,7 +23,7 @@ from redis_state.testing import eventually
 from redis_state.worker import TaskCancelled, TaskClient, TaskContext
 from redis_state.worker.arq.settings import arq_server
 from redis_state.worker.queue.queue import Queue
-from redis_state.worker.runs import run
+from redis_state.worker.runs import execution
 from tests.support.processes.pools import (
     SESSION,
     agent,
@@ -209,7 +209,7 @@ async def test_a_handler_that_will_not_be_cancelled_is_left_behind(
         except TaskCancelled as error:
             refused.append(str(error))
 
-    monkeypatch.setattr(run, "_CLEAN_UP_S", 0.05)
+    monkeypatch.setattr(execution, "CLEAN_UP_S", 0.05)
     async with pool(store, {"stubborn": stubborn}, task_timeout_s=0.05) as client:
         task = await client.submit("stubborn", session_id=SESSION)
         ended = await client.wait(SESSION, task, timeout_s=60)
