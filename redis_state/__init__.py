@@ -79,7 +79,8 @@ if TYPE_CHECKING:
     from redis_state.models import StateUpdate, SteeringEvent, TaskState
     from redis_state.payloads.claims import FolderClaims, ObjectClaims
     from redis_state.serialization.claim_store import ClaimStore
-    from redis_state.serialization.payloads import PayloadCodec, Sealed
+    from redis_state.serialization.payloads import PayloadCodec
+    from redis_state.serialization.sealed import Sealed
     from redis_state.settings import Settings
     from redis_state.store import RedisStateStore
     from redis_state.worker import AgentWorker, TaskClient, TaskContext
@@ -179,7 +180,7 @@ _LATER = {
     "ObjectClaims": "redis_state.payloads.claims",
     "PayloadCodec": "redis_state.serialization.payloads",
     "RedisStateStore": "redis_state.store",
-    "Sealed": "redis_state.serialization.payloads",
+    "Sealed": "redis_state.serialization.sealed",
     "Settings": "redis_state.settings",
     "StateUpdate": "redis_state.models",
     "SteeringEvent": "redis_state.models",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from redis_state.models import StateUpdate, TaskState
 from redis_state.models.tasks import parent_of
-from redis_state.serialization.payloads import Sealed, unreadable_of
+from redis_state.serialization.sealed import Sealed, unreadable_of
 
 # The names of types alone: the commands that need no worker start without it.
 if TYPE_CHECKING:

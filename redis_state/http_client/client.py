@@ -21,7 +21,7 @@ from redis_state.http_client.tasks.operations import HttpOperations
 from redis_state.models import StateUpdate, TaskState, UpdateType
 from redis_state.models.attributes import Attributes, check_attributes
 from redis_state.models.tasks import new_id
-from redis_state.serialization.payloads import need_end
+from redis_state.serialization.sealed import need_end
 from redis_state.stores.sessions.session_log import Entry
 from redis_state.timeouts import timeout
 from redis_state.worker import OnBusy

@@ -9,7 +9,7 @@ from typing import Any
 
 from redis_state.models import StateUpdate, TaskContextSnapshot, TaskState, TaskStatus, TaskType
 from redis_state.models.tasks import FOREGROUND
-from redis_state.serialization.payloads import Sealed
+from redis_state.serialization.sealed import Sealed
 from redis_state.stores.sessions.session_log import Entry
 from redis_state.worker import (
     BulkItem,

@@ -20,11 +20,11 @@ from redis_state.serialization.lossy import (
     MAX_DEPTH,
     Change,
     LossyEncoder,
-    fields_of,
     plain,
     text_of,
     write_tree,
 )
+from redis_state.serialization.model_fields import fields_of
 
 __all__ = [
     "MAX_DEPTH",

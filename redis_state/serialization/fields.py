@@ -14,7 +14,8 @@ from typing import Any, TypeVar, cast
 
 from redis_state.errors import InvalidField
 from redis_state.serialization import codec
-from redis_state.serialization.lossy import MAX_INTEGER_BITS, moment_text
+from redis_state.serialization.lossy import MAX_INTEGER_BITS
+from redis_state.serialization.model_fields import moment_text
 
 E = TypeVar("E", bound=Enum)
 

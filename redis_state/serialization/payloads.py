@@ -21,27 +21,28 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, Protocol, Self, TypeAlias, cast
+from typing import Any, Final, Protocol, TypeAlias, cast
 
 from redis_state.errors import PayloadTooLarge, PayloadUnreadable
 from redis_state.serialization import codec
 from redis_state.serialization.claim_store import ClaimStore, Elsewhere
 from redis_state.serialization.encryption import Cipher
 from redis_state.serialization.rows import as_object, pack, unpack
+from redis_state.serialization.sealed import (
+    NO_STORE,
+    PART,
+    SIGN,
+    UNREADABLE,
+    Sealed,
+    name_in,
+    restored,
+)
 
 log: logging.Logger = logging.getLogger(__name__)
 
 DEFAULT_MAX_BYTES: Final = 32 * 1024 * 1024
 
-_SIGN: Final = b"\r"
-_PART = re.compile(rb'\r"(sealed:([fco]):([^"\\]*))"')
 _NULL: Final = b"null"
-# What a value may be taken for by a reader without keys.
-_ENCRYPTED: Final = "<encrypted>"
-_ELSEWHERE: Final = "<stored elsewhere>"
-_UNREADABLE: Final = "it is encrypted under a key that this process does not have"
-_NO_STORE: Final = "it is in a store of large payloads, and this process has none"
-
 Encode: TypeAlias = Callable[[Any], bytes]
 
 
@@ -62,35 +63,6 @@ class PayloadCodec(Protocol):
         ...
 
 
-class Sealed(str):
-    """A payload as it is stored, because this process cannot read it, or has not fetched it.
-
-    To readers it is a text that says so. ``data`` is written back unchanged.
-    """
-
-    __slots__ = ("data", "is_elsewhere")
-
-    data: bytes
-    is_elsewhere: bool
-
-    def __new__(cls, data: bytes) -> Self:
-        """Make it of what is stored."""
-        is_elsewhere = data.startswith(b'\r"sealed:o:')
-        made = super().__new__(cls, _ELSEWHERE if is_elsewhere else _ENCRYPTED)
-        made.data = data
-        made.is_elsewhere = is_elsewhere
-        return made
-
-    @classmethod
-    def shown_as(cls, text: str) -> Self:
-        """Make one of which only the text is known, as over HTTP. It has no data."""
-        return cls(b'\r"sealed:o:"' if text == _ELSEWHERE else b'\r"sealed:f:"')
-
-    def __reduce__(self) -> tuple[type[Sealed], tuple[bytes]]:
-        """Copy it with its data."""
-        return Sealed, (self.data,)
-
-
 class Parts:
     """The sealed parts of one document: put each in its place, then mark them in the JSON."""
 
@@ -103,7 +75,7 @@ class Parts:
     def __call__(self, value: Any, *, field: str = "payload") -> Any:
         """Return what stands in the document for a value."""
         data = self._payloads.write(value, field=field)
-        if not data.startswith(_SIGN):
+        if not data.startswith(SIGN):
             return value
         self._written.append(data[1:])
         return data[2:-1].decode()
@@ -111,7 +83,7 @@ class Parts:
     def mark(self, document: bytes) -> bytes:
         """Return the document with its sealed parts marked."""
         for text in self._written:
-            document = document.replace(text, _SIGN + text)
+            document = document.replace(text, SIGN + text)
         return document
 
 
@@ -150,7 +122,7 @@ class Payloads:
 
     def seal(self, data: bytes) -> bytes:
         """Seal what is written already, if there are keys."""
-        return self._seal(data) if self.seals and not data.startswith(_SIGN) else data
+        return self._seal(data) if self.seals and not data.startswith(SIGN) else data
 
     def document(
         self, document: Mapping[str, Any], *names: str, write: Encode = codec.encode
@@ -233,34 +205,34 @@ class Payloads:
 
     def decode(self, data: bytes) -> Any:
         """Read what was written. Unreadable parts are `Sealed`. Errors: codec.DecodeError."""
-        if _SIGN not in data:
+        if SIGN not in data:
             return codec.decode(data)
         opened, left = self._open(data)
-        return _restored(codec.decode(opened), left) if left else codec.decode(opened)
+        return restored(codec.decode(opened), left) if left else codec.decode(opened)
 
     def as_object(self, data: bytes) -> dict[str, Any]:
         """Read a document. Errors: codec.DecodeError."""
-        if _SIGN not in data:
+        if SIGN not in data:
             return as_object(data)
         opened, left = self._open(data)
         found = as_object(opened)
-        return cast("dict[str, Any]", _restored(found, left)) if left else found
+        return cast("dict[str, Any]", restored(found, left)) if left else found
 
     def unpack(self, data: bytes, size: int, *, more: int = 0) -> list[Any]:
         """Read a row's values. Errors: codec.DecodeError."""
-        if _SIGN not in data:
+        if SIGN not in data:
             return unpack(data, size, more=more)
         opened, left = self._open(data)
         found = unpack(opened, size, more=more)
-        return cast("list[Any]", _restored(found, left)) if left else found
+        return cast("list[Any]", restored(found, left)) if left else found
 
     def open(self, data: bytes, *, of: str, field: str) -> bytes:
         """Return what was sealed as a whole. Errors: PayloadUnreadable."""
-        if _SIGN not in data:
+        if SIGN not in data:
             return data
         opened, left = self._open(data)
         if left:
-            raise PayloadUnreadable(of, field, _UNREADABLE)
+            raise PayloadUnreadable(of, field, UNREADABLE)
         return opened
 
     def need_all(self, data: bytes | None, *, of: str, field: str) -> None:
@@ -268,7 +240,7 @@ class Payloads:
 
         Errors: PayloadUnreadable.
         """
-        if data is None or _SIGN not in data:
+        if data is None or SIGN not in data:
             return
         for part in self._open(data)[1].values():
             self.need(Sealed(part), of=of, field=field)
@@ -276,9 +248,9 @@ class Payloads:
     def need(self, value: Any, *, of: str, field: str) -> Any:
         """Return a value that was read. Errors: PayloadUnreadable for one that could not be."""
         if type(value) is Sealed and not value.is_elsewhere:
-            raise PayloadUnreadable(of, field, _UNREADABLE)
+            raise PayloadUnreadable(of, field, UNREADABLE)
         if type(value) is Sealed and self._claims is None:
-            raise PayloadUnreadable(of, field, _NO_STORE)
+            raise PayloadUnreadable(of, field, NO_STORE)
         return value
 
     def need_within(self, value: Any, *, of: str, field: str) -> Any:
@@ -306,10 +278,10 @@ class Payloads:
         if type(value) is not Sealed:
             return value
         if not value.is_elsewhere:
-            raise PayloadUnreadable(of, field, _UNREADABLE)
+            raise PayloadUnreadable(of, field, UNREADABLE)
         if self._claims is None:
-            raise PayloadUnreadable(of, field, _NO_STORE)
-        data = await self._claims.get(_name_in(value), of=of, field=field)
+            raise PayloadUnreadable(of, field, NO_STORE)
+        data = await self._claims.get(name_in(value), of=of, field=field)
         return self.need(self.decode(data), of=of, field=field)
 
     async def copied(self, value: Any, *, of: str, field: str) -> Any:
@@ -320,7 +292,7 @@ class Payloads:
         """
         if type(value) is not Sealed or not value.is_elsewhere or self._claims is None:
             return value
-        data = await self._claims.get(_name_in(value), of=of, field=field)
+        data = await self._claims.get(name_in(value), of=of, field=field)
         return Sealed(b'\r"sealed:o:%s"' % await self._claims.put(data))
 
     def _claims_for(self, data: bytes) -> Elsewhere | None:
@@ -349,11 +321,11 @@ class Payloads:
     def _open(self, data: bytes) -> tuple[bytes, dict[str, bytes]]:
         """Open what can be; return also the texts that are left, and as what they are stored."""
         left: dict[str, bytes] = {}
-        return _PART.sub(partial(self._open_part, left), data), left
+        return PART.sub(partial(self._open_part, left), data), left
 
     def claims_in(self, data: bytes) -> set[bytes]:
         """Return the names of the objects in the store of claims that stored bytes name."""
-        return {part[3] for part in _PART.finditer(data) if part[2] == b"o"}
+        return {part[3] for part in PART.finditer(data) if part[2] == b"o"}
 
     async def delete_claim(self, name: bytes) -> bool:
         """Delete an object; return False without a store of claims, or for another namespace's.
@@ -383,33 +355,3 @@ class Payloads:
         except Exception as error:  # noqa: BLE001 - a foreign codec: any failure
             log.warning("the payload codec cannot read a payload: %s", type(error).__name__)
             return None
-
-
-def _name_in(value: Sealed) -> bytes:
-    found = _PART.fullmatch(value.data)
-    return b"" if found is None else found[3]
-
-
-def unreadable_of(task: Any) -> list[str]:
-    """Return which of a task's result and error could not be read."""
-    return [name for name in ("result", "error") if type(getattr(task, name)) is Sealed]
-
-
-def need_end(task: Any, *, reader: str = "this process") -> None:
-    """Check that a terminal task's result and error were read. Errors: PayloadUnreadable."""
-    for name in unreadable_of(task):
-        problem = _NO_STORE if getattr(task, name).is_elsewhere else _UNREADABLE
-        problem = problem.replace("this process", reader)
-        raise PayloadUnreadable(f"task {task.task_id!r}", name, problem)
-
-
-def _restored(value: Any, left: Mapping[str, bytes]) -> Any:
-    """Return a tree with `Sealed` in the place of the parts that are left."""
-    if isinstance(value, str):
-        return Sealed(left[value]) if value in left else value
-    if codec.kind_of(value) is list:
-        return [_restored(item, left) for item in value]
-    if isinstance(value, dict):
-        found = cast("dict[str, Any]", value)
-        return {name: _restored(item, left) for name, item in found.items()}
-    return value

@@ -57,7 +57,7 @@ from redis_state.integrations.mcp.principals import current_principal
 from redis_state.integrations.mcp.tools import DurableTool, task_error
 from redis_state.models import TaskState, TaskStatus
 from redis_state.serialization import codec
-from redis_state.serialization.payloads import unreadable_of
+from redis_state.serialization.sealed import unreadable_of
 from redis_state.stores.base import ms
 from redis_state.worker import OpenPause, TaskClient
 

@@ -18,7 +18,7 @@ from redis_state.serialization.fields import (
     text,
     validated,
 )
-from redis_state.serialization.payloads import Sealed
+from redis_state.serialization.sealed import Sealed
 from redis_state.stores.base import Base, ms
 from redis_state.stores.sessions.session_log import SessionLog, full_id, long_id
 from redis_state.transport.key_groups import LogKeys

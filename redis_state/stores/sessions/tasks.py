@@ -14,7 +14,7 @@ from redis_state.primitives.record import Place, Stored, new_write_id
 from redis_state.primitives.watchlist.watchlist import WatchList
 from redis_state.scripts import TASK_FIELDS, Fence, GatheringKeys, ReplyCode, TaskKeys
 from redis_state.serialization.fields import validated
-from redis_state.serialization.payloads import Sealed
+from redis_state.serialization.sealed import Sealed
 from redis_state.stores.base import ARCHIVE_HOLD_MS, Base, ms
 from redis_state.stores.sessions.saved_tasks import SavedTasks
 from redis_state.stores.sessions.task_fields import (

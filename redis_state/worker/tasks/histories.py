@@ -19,8 +19,8 @@ from redis_state.models import TaskState
 from redis_state.primitives.record import Stored
 from redis_state.private_file import write_private
 from redis_state.serialization import codec
-from redis_state.serialization.payloads import Sealed
 from redis_state.serialization.rows import as_object
+from redis_state.serialization.sealed import Sealed
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.job_parts import job_of
 from redis_state.stores.sessions.task_status import TaskStatusView

@@ -13,7 +13,7 @@ from redis_state.models import TaskState, TaskStatus
 from redis_state.models.attributes import AttributeValue
 from redis_state.primitives.lease import HeldLease
 from redis_state.serialization import codec
-from redis_state.serialization.payloads import Sealed
+from redis_state.serialization.sealed import Sealed
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.job_parts import job_of
 from redis_state.stores.sessions.task_status import TaskStatusView

@@ -17,7 +17,7 @@ from redis_state.archive.copying.backfill import backfill
 from redis_state.archive.protocol import Archive
 from redis_state.errors import PayloadUnreadable
 from redis_state.models import TaskStatus
-from redis_state.serialization.payloads import Sealed
+from redis_state.serialization.sealed import Sealed
 from redis_state.worker import TaskClient, TaskContext
 from redis_state.worker.runs.replaying import ReplayVerdict, replay_history
 from redis_state.worker.tasks.histories import read_history

@@ -22,7 +22,7 @@ from pydantic import (
 
 from redis_state.models import TaskContextSnapshot
 from redis_state.serialization.codec import decode, encode, fields_of
-from redis_state.serialization.lossy import moment_text
+from redis_state.serialization.model_fields import moment_text
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
 

@@ -25,7 +25,7 @@ from redis_state.errors import BackendError, TaskFailed, TaskWasCancelled
 from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus
 from redis_state.primitives.record import new_write_id
 from redis_state.scripts import Reply, ReplyCode, TaskKeys, raw, topic_text
-from redis_state.serialization.payloads import need_end
+from redis_state.serialization.sealed import need_end
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_fields import move_fields
 from redis_state.worker.observe import tracing as telemetry

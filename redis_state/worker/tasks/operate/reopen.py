@@ -37,7 +37,7 @@ from redis_state.primitives.listed import behind_a_write
 from redis_state.primitives.record import Stored, new_write_id
 from redis_state.scripts import Reply, ReplyCode, TaskKeys
 from redis_state.serialization import codec
-from redis_state.serialization.payloads import Sealed
+from redis_state.serialization.sealed import Sealed
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_fields import move_fields
 from redis_state.stores.sessions.task_status import TaskStatusView

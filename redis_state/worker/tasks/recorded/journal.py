@@ -28,7 +28,8 @@ from redis_state.scripts import (
     raw,
 )
 from redis_state.serialization import codec
-from redis_state.serialization.payloads import Payloads, Sealed
+from redis_state.serialization.payloads import Payloads
+from redis_state.serialization.sealed import Sealed
 from redis_state.stores.base import Base
 from redis_state.worker.tasks.recorded.lanes import Lane
 from redis_state.worker.tasks.recorded.replay import Replay

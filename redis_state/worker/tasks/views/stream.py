@@ -14,8 +14,8 @@ from redis_state.models.attributes import AttributeValue
 from redis_state.primitives.record import Stored
 from redis_state.primitives.watchlist.watchlist import WatchList
 from redis_state.serialization import codec
-from redis_state.serialization.payloads import need_end
 from redis_state.serialization.rows import as_object
+from redis_state.serialization.sealed import need_end
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.job_parts import job_of
 from redis_state.stores.sessions.session_log import Entry

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from redis_state.errors import CorruptState, TokenUnknown
 from redis_state.serialization import codec
-from redis_state.serialization.payloads import Sealed
 from redis_state.serialization.rows import as_object
+from redis_state.serialization.sealed import Sealed
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.job_parts import JOB_FIELDS, job_in
 from redis_state.transport.clock import ms_of

@@ -20,8 +20,9 @@ from redis_state.errors import InvalidDecision, InvalidField, PauseTimeout
 from redis_state.models import StateUpdate, TaskState, UpdateType
 from redis_state.scripts import raw
 from redis_state.serialization import codec
-from redis_state.serialization.payloads import Payloads, Sealed
+from redis_state.serialization.payloads import Payloads
 from redis_state.serialization.rows import as_object
+from redis_state.serialization.sealed import Sealed
 from redis_state.settings import Settings
 from redis_state.stores.base import ms
 from redis_state.transport.key_text import escape
