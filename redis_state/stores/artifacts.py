@@ -7,8 +7,6 @@ session's artifacts share a slot; an index names the sessions that have some.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import re
 from collections.abc import AsyncGenerator, AsyncIterable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -26,12 +24,15 @@ from redis_state.serialization import codec
 from redis_state.serialization.fields import optional_text
 from redis_state.serialization.lossy import whole_text
 from redis_state.stores.archive_list import artifact_entry, record_list
+from redis_state.stores.artifact_ids import (
+    SESSION_OF_NONE,
+    artifact_id_of,
+    owning_session,
+    place_of,
+)
 from redis_state.stores.base import Base, ms
 from redis_state.transport.keys import artifact_place
 
-_CLEAN = re.compile(r"[^A-Za-z0-9_-]+")
-_ID = re.compile(r"[A-Za-z0-9_-]+_[0-9a-f]{20}([0-9a-f]{16})")
-_SESSION_OF_NONE = "default"
 # Hosts keep large values of a session's memory here, and the memory that names them lives longer.
 _OF_MEMORY = "session_kv"
 
@@ -150,8 +151,8 @@ class ArtifactStore:
 
         It is kept that long if `archive_classes` has artifacts. No session is ``default``.
         """
-        place = artifact_place(_SESSION_OF_NONE if session_id is None else session_id)
-        if _place(artifact_id) != place:
+        place = artifact_place(SESSION_OF_NONE if session_id is None else session_id)
+        if place_of(artifact_id) != place:
             return None
         live = await self.get_ref(artifact_id)
         if live is not None:
@@ -197,7 +198,7 @@ class ArtifactStore:
 
     async def get_with_session_check(self, artifact_id: str, session_id: str) -> bytes | None:
         """Return an artifact's bytes if it is this session's, else None."""
-        if _place(artifact_id) != artifact_place(session_id):
+        if place_of(artifact_id) != artifact_place(session_id):
             return None
         return await self.get(artifact_id)
 
@@ -208,7 +209,7 @@ class ArtifactStore:
 
     async def delete(self, artifact_id: str) -> bool:
         """Delete an artifact; return whether it was there."""
-        place = _place(artifact_id)
+        place = place_of(artifact_id)
         return False if place is None else await self._delete(place, artifact_id)
 
     async def list(self, *, scope: ArtifactScope | None = None) -> list[ArtifactRef]:
@@ -275,7 +276,7 @@ class ArtifactStore:
             # Nobody could read the reference, nor that of the same bytes.
             if not isinstance(value, PurePath):
                 optional_text(name, value)
-        place = artifact_place(_session(scope))
+        place = artifact_place(owning_session(scope))
         quota = self._lasting if about["namespace"] == _OF_MEMORY else self._quota
         blobs = Blobs(self._base.scripts, self._base.keys.artifacts(place), quota)
         upload = blobs.begin(trace=scope.trace_id if scope else None)
@@ -284,7 +285,7 @@ class ArtifactStore:
                 await blobs.add(upload, chunk)
             # Its place is listed before it: a crash behind the commit leaves it found.
             digest, _ = await asyncio.gather(blobs.finish(upload), self._note(place, quota))
-            artifact_id = _artifact_id(about["namespace"], digest, scope, place)
+            artifact_id = artifact_id_of(about["namespace"], digest, scope, place)
             ref = {
                 "id": artifact_id,
                 "size_bytes": upload.size,
@@ -295,7 +296,7 @@ class ArtifactStore:
             }
             # Again behind it: a delete may have found the place empty, and unlisted it.
             stored = await write_listed(
-                partial(self._commit, blobs, upload, ref, _session(scope)),
+                partial(self._commit, blobs, upload, ref, owning_session(scope)),
                 partial(self._note, place, quota),
                 doubts=(),
                 address=self._base.scripts.transport.address,
@@ -345,7 +346,7 @@ class ArtifactStore:
         )
 
     def _find(self, artifact_id: str) -> Blobs | None:
-        place = _place(artifact_id)
+        place = place_of(artifact_id)
         return None if place is None else self._blobs(place)
 
     def _blobs(self, place: str) -> Blobs:
@@ -370,36 +371,6 @@ def _lifetime_ms(ttl_seconds: int) -> int:
 
 async def _only(data: bytes) -> AsyncGenerator[bytes, None]:
     yield data
-
-
-def session_of(ref: ArtifactRef) -> str:
-    """Return the session that owns an artifact: ``default`` if its scope names none."""
-    return _session(ref.scope)
-
-
-def _session(scope: ArtifactScope | None) -> str:
-    """Return the session whose limits apply. Without one it is one for all."""
-    if scope is None or scope.session_id is None:
-        return _SESSION_OF_NONE
-    return scope.session_id
-
-
-def _place(artifact_id: str) -> str | None:
-    """Read the place of an artifact's session off its id; None if it is no id of ours."""
-    if not isinstance(artifact_id, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidField("artifact_id", f"text is needed, not {type(artifact_id).__name__}")
-    found = _ID.fullmatch(artifact_id)
-    return found[1] if found else None
-
-
-def _artifact_id(
-    namespace: str | None, digest: str, scope: ArtifactScope | None, place: str
-) -> str:
-    """Return an artifact's id, made of its content and its owner: no two owners share one."""
-    owner = (scope.tenant_id, scope.user_id) if scope else (None, None)
-    name = hashlib.sha256(codec.canonical([digest, *owner])).hexdigest()[:20]
-    prefix = _CLEAN.sub("_", namespace).strip("_-") if namespace else ""
-    return f"{prefix or 'art'}_{name}{place}"
 
 
 def _matches(found: ArtifactScope | None, wanted: ArtifactScope | None) -> bool:

@@ -29,7 +29,7 @@ from redis_state.scripts import topic_text
 from redis_state.serialization.rows import unpack
 from redis_state.store import RedisStateStore
 from redis_state.stores.archive_list import RecordList, record_entry
-from redis_state.stores.artifacts import session_of
+from redis_state.stores.artifact_ids import session_of
 from redis_state.stores.traces.audit_events import GLOBAL_TRACE
 from redis_state.transport.key_text import is_digest, unescape
 from redis_state.transport.keys import AGENT_SHARDS
