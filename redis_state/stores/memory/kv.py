@@ -6,16 +6,13 @@ process undoes another's write. It keeps a large value as long as its entry.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
 from redis_state import limits
 from redis_state.errors import (
-    BackendError,
     CorruptState,
     InvalidField,
     OutcomeUnknown,
@@ -23,16 +20,14 @@ from redis_state.errors import (
     VersionConflict,
 )
 from redis_state.models.version import Version
-from redis_state.primitives.blob import Blobs, Quota
 from redis_state.primitives.record import stored
 from redis_state.serialization import codec
 from redis_state.serialization.rows import as_object
 from redis_state.stores.artifacts import ArtifactStore
-from redis_state.stores.base import Base, ms
+from redis_state.stores.base import Base
 from redis_state.stores.memory.kv_entry import (
     MAX_INLINE_BYTES,
     REDACT_KEYS,
-    TASK_LIFE,
     Entry,
     KVScope,
     Owner,
@@ -42,15 +37,9 @@ from redis_state.stores.memory.kv_entry import (
     is_live,
     redact,
 )
+from redis_state.stores.memory.large_values import MIME, LargeValues
 from redis_state.stores.memory.memory import MemoryStore
 from redis_state.stores.optimistic import retry_on_conflict
-from redis_state.transport.keys import artifact_place
-
-_NAMESPACE = "session_kv"
-_MIME = "application/json"
-_LARGEST = 50 * 1024 * 1024
-# The value is stored before its entry, and must not go before it.
-_MARGIN_MS = 60_000
 
 Decide: TypeAlias = Callable[[Any, bool], Any]
 _UNCHANGED = object()
@@ -109,8 +98,8 @@ class SessionKV:
     ) -> None:
         self._base = base
         self._memory = memory
-        self._artifacts = artifacts
         self._owner = owner
+        self._large = LargeValues(base, artifacts, owner)
         self._max_inline_bytes = limits.count("max_inline_bytes", max_inline_bytes, least=0)
         self._redact_keys = redact_keys
 
@@ -237,7 +226,7 @@ class SessionKV:
                 return False
             mark = build_entry(None, scope=scope, rules=self._redact_keys)
             await self._memory.save(place, mark, expected_version=version)
-            await self._drop(entry)
+            await self._large.drop(entry)
             return True
 
         done = await retry_on_conflict(attempt, timeout_s=self._base.settings.call_timeout_s)
@@ -282,12 +271,12 @@ class SessionKV:
             "inline": plain,
             "hash": hash_text(written),
             "artifact_ref": None,
-            "mime_type": _MIME,
+            "mime_type": MIME,
         }
         entry = build_entry(found, scope=scope, rules=self._redact_keys)
         if len(written.encode()) > max(0, self._max_inline_bytes):
             found["inline"] = None
-            found["artifact_ref"] = await self._keep(place, entry["etag"], written, scope)
+            found["artifact_ref"] = await self._large.keep(place, entry["etag"], written, scope)
         elif codec.encode_reporting(entry)[1]:
             # JSON holds it, and our documents would hold something in its place.
             raise InvalidField("value", "it is nested too deeply, or a number is too large")
@@ -296,9 +285,9 @@ class SessionKV:
         except OutcomeUnknown:
             raise  # its entry may be there
         except RedisStateError:
-            await self._drop(entry)
+            await self._large.drop(entry)
             raise
-        await self._drop(old)
+        await self._large.drop(old)
         return KVValue(plain, entry["etag"])
 
     async def _load(self, place: str) -> tuple[Entry | None, Version]:
@@ -311,86 +300,13 @@ class SessionKV:
 
     async def _value_or_moved(self, place: str, entry: Entry, version: Version) -> Any:
         try:
-            return await self._value(place, entry)
+            return await self._large.value(place, entry)
         except CorruptState:
             # A large value goes with the entry that another writer replaces meanwhile.
             _, now = await self._load(place)
             if now != version:
                 raise VersionConflict(place, expected=version, actual=now) from None
             raise
-
-    async def _value(self, place: str, entry: Entry) -> Any:
-        value = _part(entry, "value")
-        ref = _part(value, "artifact_ref")
-        if value.get("inline") is not None or not ref:
-            return value.get("inline")
-        artifact_id = str(ref.get("id"))
-        data = await self._artifacts.get(artifact_id)
-        if data is None:
-            raise CorruptState(place, "its large value is gone")
-        try:
-            return json.loads(data)
-        except ValueError as error:
-            reason = type(error).__name__
-            raise CorruptState(place, f"its large value cannot be read: {reason}") from None
-
-    async def _keep(self, place: str, etag: str, written: str, scope: KVScope) -> dict[str, Any]:
-        """Keep a large value apart, under an id that no other write has, as long as its entry."""
-        owner, data = self._owner, written.encode()
-        at = artifact_place(f"{place}:{etag}")
-        settings = self._base.settings
-        life_ms = ms(settings.memory_ttl if scope == "session" else TASK_LIFE) + _MARGIN_MS
-        blobs = self._blobs(at, life_ms)
-        upload = blobs.begin(trace=None)
-        await blobs.add(upload, data)
-        digest = await blobs.finish(upload)
-        artifact_id = f"{_NAMESPACE}_{hashlib.sha256(etag.encode()).hexdigest()[:20]}{at}"
-        ref: dict[str, Any] = {
-            "id": artifact_id,
-            "mime_type": _MIME,
-            "size_bytes": len(data),
-            "filename": "session_kv.json",
-            "sha256": digest,
-            "scope": {
-                "tenant_id": owner.tenant_id,
-                "user_id": owner.user_id,
-                "session_id": owner.session_id,
-                "trace_id": owner.trace_id,
-            },
-            "namespace": _NAMESPACE,
-            "source": {"kv_hash": digest, "kv_etag": etag},
-        }
-        await blobs.commit(upload, artifact_id, codec.encode(ref))
-        return ref
-
-    async def _drop(self, entry: Entry | None) -> None:
-        """Delete the large value that only this entry names. PenguiFlow's own may be shared.
-
-        What was done to the entry stands: one that cannot be deleted now goes when it expires.
-        """
-        ref = _part(_part(entry, "value"), "artifact_ref")
-        etag = _part(ref, "source").get("kv_etag")
-        if entry is not None and etag is not None and etag == entry.get("etag"):
-            artifact_id = str(ref.get("id"))
-            with suppress(BackendError):
-                await self._blobs(artifact_id[-16:], _MARGIN_MS).delete(artifact_id)
-
-    def _blobs(self, at: str, ttl_ms: int) -> Blobs:
-        quota = Quota(
-            ttl_ms=ttl_ms,
-            max_blob_bytes=_LARGEST,
-            max_bytes=_LARGEST,
-            max_count=1,
-            max_trace_bytes=_LARGEST,
-            max_trace_count=1,
-            strategy="none",
-        )
-        return Blobs(self._base.scripts, self._base.keys.artifacts(at), quota)
-
-
-def _part(entry: Mapping[str, Any] | None, name: str) -> Mapping[str, Any]:
-    part = (entry or {}).get(name)
-    return cast("Mapping[str, Any]", part) if isinstance(part, Mapping) else {}
 
 
 def _refused(place: str, live: Entry | None, expected_etag: str | None) -> VersionConflict | None:
