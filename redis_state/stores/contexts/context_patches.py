@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
 from typing import Any, cast
 
@@ -27,12 +25,11 @@ from redis_state.models.session_context import (
 )
 from redis_state.models.steering import SteeringEvent, SteeringEventType
 from redis_state.models.tasks import StateUpdate, UpdateType
-from redis_state.primitives.record import Stored, new_write_id
+from redis_state.primitives.record import new_write_id
 from redis_state.primitives.token import new_claim, raise_unless_won
 from redis_state.scripts import Announcement, PatchKeys, Reply, ReplyCode
 from redis_state.serialization import codec
-from redis_state.serialization.fields import choice, moment, optional_text, text
-from redis_state.serialization.rows import as_object
+from redis_state.serialization.fields import choice, optional_text, text
 from redis_state.stores.base import Base, ms
 from redis_state.stores.contexts.patch_outcome import PatchOutcome, outcome_of
 from redis_state.stores.contexts.patch_updates import (
@@ -42,23 +39,10 @@ from redis_state.stores.contexts.patch_updates import (
     rejected,
     requested,
 )
+from redis_state.stores.contexts.waiting_patches import WaitingPatch, read_waiting, write_waiting
 from redis_state.stores.optimistic import retry_on_conflict
 from redis_state.stores.sessions.updates import UpdateStore
 from redis_state.transport.clock import ms_of
-
-
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    """A patch that waits, with what its approval needs: PenguiFlow's class has no place for it."""
-
-    patch_id: str
-    expires_ms: int
-    open: bool
-    patch: ContextPatch
-    strategy: MergeStrategy
-    payload: Any
-    group_id: str | None
-    created_at: float
 
 
 class ContextPatches:
@@ -117,7 +101,7 @@ class ContextPatches:
             kept, result = b"", b""
             if gated:
                 stated = [requested(keys.patch_id, seen)]
-                kept = _write(seen, strategy, payload, group_id)
+                kept = write_waiting(seen, strategy, payload, group_id)
             else:
                 result = codec.encode(result_of_patch(seen, payload=payload, group_id=group_id))
             status = "pending" if gated else "applied"
@@ -156,7 +140,7 @@ class ContextPatches:
             "patch",
             keys.patches(session_id),
             key_of=partial(keys.patch, session_id),
-            read=self._read_patch,
+            read=partial(read_waiting, self._patch_type),
         )
         now_ms = ms_of(await clock)
         return {
@@ -327,34 +311,13 @@ class ContextPatches:
         number, context_hash = await commands.hmget(key, "number", "hash")
         return int(number or 0), (context_hash or b"").decode() or None
 
-    async def _load(self, session_id: str, patch_id: str) -> _Waiting:
+    async def _load(self, session_id: str, patch_id: str) -> WaitingPatch:
         flat = self._base.fetch(self._base.keys.patch(session_id, patch_id))
-        read = partial(self._read_patch, patch_id)
+        read = partial(read_waiting, self._patch_type, patch_id)
         found = await self._base.read_record(session_id, f"patch {patch_id}", flat, read)
         if found is None:
             raise TokenUnknown(expired=False)
         return found
-
-    def _read_patch(self, patch_id: str, record: Stored) -> _Waiting:
-        fields = record.fields
-        if "payload" not in fields:
-            # One that was applied at once: nothing of it but what became of it is kept.
-            task_id = fields["task"].decode("utf-8", "surrogatepass")
-            row: UpdateContent = {"patch": {"task_id": task_id}}
-        else:
-            row = as_object(fields["payload"])
-        if "completed_at" in row["patch"]:
-            row["patch"]["completed_at"] = datetime.fromisoformat(row["patch"]["completed_at"])
-        return _Waiting(
-            patch_id=patch_id,
-            expires_ms=int(fields.get("expires", 0)),
-            open=fields["state"] == b"open",
-            patch=self._patch_type.model_validate(row["patch"]),
-            strategy=MergeStrategy(row.get("strategy", MergeStrategy.APPEND)),
-            payload=row.get("payload"),
-            group_id=row.get("group_id"),
-            created_at=record.order / 1_000_000,
-        )
 
     def _say(
         self,
@@ -382,17 +345,6 @@ class ContextPatches:
             bounds.ttl_ms,
             [self._updates.write(update) for update in updates],
         )
-
-
-def _write(patch: ContextPatch, strategy: Any, payload: Any, group_id: str | None) -> bytes:
-    return codec.encode(
-        {
-            "patch": {**dict(patch), "completed_at": moment("completed_at", patch.completed_at)},
-            "strategy": choice("strategy", strategy, MergeStrategy),
-            "payload": payload,
-            "group_id": group_id,
-        }
-    )
 
 
 def _unless_stale(reply: Reply, keys: PatchKeys, version: int) -> Reply:
