@@ -48,14 +48,7 @@ from redis_state.timeouts import timeout
 from redis_state.transport.connections.locator import Locator
 from redis_state.transport.connections.protocol import RespProtocol
 from redis_state.transport.connections.reconnecting import ReconnectingConnection
-from redis_state.transport.sending.batch import (
-    LOGIN,
-    PROBE,
-    Call,
-    Form,
-    check_replies,
-    head_of,
-)
+from redis_state.transport.sending.batch import LOGIN, PROBE, Call, Form, check_replies, head_of
 from redis_state.transport.sending.confirming import PLACELESS, Mark, NotConfirmed, take_reads
 from redis_state.transport.sending.guarantee import PLACELESS_S, Guarantee, may_write
 from redis_state.transport.sending.scheduling import ScheduledCalls
