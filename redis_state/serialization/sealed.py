@@ -1,4 +1,4 @@
-"""Payloads that are not open: each as it is stored, and what a reader without it is told."""
+"""Payloads that are not open: each as it is stored, and what a reader sees of it."""
 
 from __future__ import annotations
 
