@@ -354,6 +354,10 @@ class TaskContext(ContextMessaging, ContextPauses, ContextChildren):
         """Return the asyncio tasks that do a step now."""
         return {task for task in self._steps.open.callers.values() if task and not task.done()}
 
+    def let_go(self) -> None:
+        """Drop what refers back to the run, see `Inbox.let_go`. Called by the worker at its end."""
+        self._steps.let_go()
+
     async def take(self, name: str, rate: Rate, *, cost: int = 1) -> None:
         """Take from a rate that all tasks of the namespace share, and wait until it may be used.
 

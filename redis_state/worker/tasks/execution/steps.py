@@ -176,6 +176,11 @@ class Steps(CallNames):
         branch = "" if self._scope is self._root else self._scope.path
         return run.is_behind(working.entry, own=own, branch=branch)
 
+    def let_go(self) -> None:
+        """Drop what refers back to the run, see `Inbox.let_go`."""
+        self._running.stop()
+        self.failed = _ignore
+
     @property
     def in_work(self) -> bool:
         """Whether the caller is the work of a step, which is done again until it is recorded."""
