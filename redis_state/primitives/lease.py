@@ -207,6 +207,8 @@ class Renewal:
     def _cancel(self) -> None:
         if self._next is not None:
             self._next.cancel()
+            # A timer refers back to this.
+            self._next = None
 
     def _wait(self, moments: int) -> None:
         """Wait for one of the common moments, of which there are 30 in a lease's length."""

@@ -350,6 +350,10 @@ class TaskContext(ContextMessaging, ContextRates, ContextChildren):
         """Return the asyncio tasks that do a step now."""
         return {task for task in self._steps.open.callers.values() if task and not task.done()}
 
+    def let_go(self) -> None:
+        """Drop what refers back to the run, see `Inbox.let_go`. Called by the worker at its end."""
+        self._steps.let_go()
+
     async def _set_attributes(
         self, entry: str, changes: Mapping[str, AttributeValue], gone: AbstractSet[str]
     ) -> None:

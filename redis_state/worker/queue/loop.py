@@ -238,7 +238,8 @@ class QueueLoop:
     def _end(self, job: ClaimedJob, again_ms: int | ParkedFor | None, *, begun: bool) -> None:
         if self._left:
             return
-        self._ended.append((replace(job, begun=begun), again_ms))
+        ended = job if begun is job.begun else replace(job, begun=begun)
+        self._ended.append((ended, again_ms))
         if self._ending is None or self._ending.done():
             self._ending = asyncio.create_task(self._end_claims())
         self._woken.set()

@@ -18,12 +18,17 @@ class IndexRepair:
         self._index = TaskIndex(store.base.scripts, store.base.keys)
 
     async def settle(
-        self, claim: WatchClaim, task: tuple[str, str], found: TaskStatusView | None
+        self,
+        claim: WatchClaim,
+        task: tuple[str, str],
+        found: TaskStatusView | None,
+        *,
+        claimed_ms: int,
     ) -> bool:
         """Correct what the index says of a task; return whether it was right.
 
-        A claim read the index before the record was read. If both changed since, the next
-        inspection finds it.
+        A claim, made at ``claimed_ms``, read the index before the record was read. If both changed
+        since, the next inspection finds it.
         """
         if found is None or not found.ours:
             if claim.stamp:
@@ -32,6 +37,8 @@ class IndexRepair:
         stamp = stamp_of(found.status, found.version, found.write, updated_us=found.updated_us)
         if claim.stamp == stamp:
             return True
+        if _is_being_told(claim, found, claimed_ms):
+            return False
         record = await self._store.tasks.load_fields(*task)
         if record is None:
             return False
@@ -42,3 +49,15 @@ class IndexRepair:
             await self._index.put(entry, stamp=claim.stamp)
             return False
         return True
+
+
+def _is_being_told(claim: WatchClaim, found: TaskStatusView, claimed_ms: int) -> bool:
+    """Return whether the index may be told of a move right now, and is inspected soon if not.
+
+    A sweeper and the workers come by the tasks of a long queue in the same order. So most that a
+    claim finds otherwise have begun since, or have ended.
+    """
+    if found.status.is_terminal:
+        # It is inspected once more in any case.
+        return not claim.again
+    return found.left_ms > 0 and found.epoch >= claimed_ms

@@ -114,7 +114,7 @@ class QueueHistory:
             self._compare_at_s = monotonic() + _COMPARE_EVERY_S
             compared = await asyncio.gather(*map(self._compared_with, range(WATCH_SHARDS)))
             for shard, was in enumerate(compared):
-                if was == found:
+                if was == found or (not any(was) and await self._is_new(shard)):
                     del self._walks[shard]
         hastened = await asyncio.gather(*(self._hasten(*each) for each in self._walks.items()))
         for shard, count in zip(list(self._walks), hastened, strict=True):
@@ -143,6 +143,16 @@ class QueueHistory:
         held = await self._commands.hmget(key, "history", "store", "nodes")
         history, stores, nodes = ((each or b"").decode() for each in held)
         return history, stores, nodes
+
+    async def _is_new(self, shard: int) -> bool:
+        """Note the history of a shard that was never compared; return whether that is all.
+
+        On one server it is: what a client has put is due soon, and goes back with its job.
+        """
+        if self._apart or self._is_cluster:
+            return False
+        noted = await self._write(shard, _Walk(), [], last=True)
+        return noted.word is ReplyCode.OK
 
     async def _hasten(self, shard: int, walk: _Walk) -> int | None:
         """Hasten a page of a shard; None if all of it is compared with this history."""

@@ -118,6 +118,7 @@ class TaskRun(HandlerExecution):
         finally:
             # Behind the outcome, for which a caller waits.
             await self._inbox.follower.end()
+            self._let_go()
 
     @property
     def ended(self) -> Ended:
@@ -278,6 +279,14 @@ class TaskRun(HandlerExecution):
         await self._end.hand_back()
         if self._end.ended is Ended.HANDED_OVER:
             raise RunAgain(defer_s=AGAIN_S)
+
+    def _let_go(self) -> None:
+        """Break the rings of objects of a run that is over, see `Inbox.let_go`."""
+        if self._handling is not None and not self._handling.done():
+            return  # It could not be stopped, and needs them.
+        self._inbox.let_go()
+        if self._context is not None:
+            self._context.let_go()
 
     def _trouble(self) -> BaseException | None:
         """Return what ended the run, or stopped it while it undid what was done."""

@@ -10,6 +10,7 @@ from typing import Any
 from redis_state.errors import CommandRefused, InvalidTransition, NoConnection, StoreFull
 from redis_state.models import TaskStatus
 from redis_state.timers import SharedTimers
+from redis_state.transport.sending.future import EagerFuture
 from redis_state.worker.runs.config import AGAIN_S
 
 
@@ -36,16 +37,18 @@ async def shielded(work: Coroutine[Any, Any, None]) -> None:
     task.result()
 
 
-def _done(task: asyncio.Task[Any]) -> asyncio.Future[None]:
+def _done(task: asyncio.Task[Any]) -> EagerFuture:
     """Return what is done once a task is. Who waits for it and is cancelled leaves the task be."""
-    done: asyncio.Future[None] = task.get_loop().create_future()
+    done = EagerFuture(loop=task.get_loop())
+    done.waiter = None
     task.add_done_callback(partial(_end, done))
     return done
 
 
-def _end(done: asyncio.Future[None], _: object = None) -> None:
+def _end(done: EagerFuture, _: object = None) -> None:
     if not done.done():
-        done.set_result(None)
+        # Who waits continues in this turn of the loop.
+        done.resolve(None)
 
 
 async def until_written(

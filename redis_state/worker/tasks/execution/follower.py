@@ -87,6 +87,12 @@ class SteeringFollower:
         if self.task is not None:
             self.task.cancel()
             await asyncio.wait({self.task})
+            # It refers back to this by the error that has ended it.
+            self.task = None
+
+    def let_go(self) -> None:
+        """Drop what refers back to the run, see `Inbox.let_go`. Call it at the end."""
+        self._receive = _unheard
 
     def follow_now(self) -> None:
         """Receive what arrives from now on, unless it is not to begin, or does so already.
@@ -161,3 +167,7 @@ class SteeringFollower:
         log.warning("steering of task %r was dropped: %s", self._task_id, gap)
         again = gap.reason != "trimmed" and gap.cursor != self._begins_after
         self._after = self._begins_after if again else gap.resume_after
+
+
+def _unheard(_: SteeringEvent) -> None:
+    """Do nothing with an event."""

@@ -190,6 +190,16 @@ class Inbox:
             raise
         return events
 
+    def let_go(self) -> None:
+        """Drop what refers back to the run, which has ended: reference counts free it then.
+
+        Rings of objects wait for the garbage collector, which takes a worker's time to find them.
+        """
+        self._on_hard_cancel, self._on_priority = _nothing, _nothing
+        self.lane, self.guarding = partial(self._replay.named, ""), None
+        self.follower.let_go()
+        self._replay.let_go()
+
     def cancel(self, reason: str) -> None:
         """Cancel the task at its next checkpoint, unless it is cancelled already."""
         self._cancelled = self._cancelled or TaskCancelled(reason)
@@ -370,6 +380,10 @@ class Inbox:
             self.close(error)
         else:
             self._waiting.append(event)
+
+
+def _nothing(*_: object) -> None:
+    """Do nothing."""
 
 
 def _text(value: object) -> str | None:

@@ -50,6 +50,13 @@ class RunningSteps:
         """Count it out."""
         self._steps.pop(entry, None)
 
+    def stop(self) -> None:
+        """Show nothing any more, and let go of who was shown it."""
+        self._show = _nobody
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
     def _look(self) -> None:
         self._timer, now = None, monotonic()
         slow = [
@@ -63,6 +70,10 @@ class RunningSteps:
             self._show(slow)
         if self._steps or self._shown:
             self._timer = asyncio.get_running_loop().call_later(SLOW_S, self._look)
+
+
+def _nobody(_: list[Shown]) -> None:
+    """Show nothing."""
 
 
 def write_running(steps: Iterable[Shown]) -> bytes:

@@ -126,6 +126,11 @@ class Steps(CodeChanges):
         others = (one for one in {*self._recorded, *self._requested} if one.startswith(start))
         return entry if any(is_inside(before, other) for other in others) else before
 
+    def let_go(self) -> None:
+        """Drop what refers back to the run, see `Inbox.let_go`."""
+        self._running.stop()
+        self.failed = _ignore
+
     @property
     def in_work(self) -> bool:
         """Whether the caller is the work of a step, which is done again until it is recorded."""

@@ -119,6 +119,12 @@ class Replay:
         if reply.word is ReplyCode.MISSING:
             raise InvalidTransition(what, current="missing", wanted="recorded")
 
+    def let_go(self) -> None:
+        """Drop the lanes of a run that has ended: they refer back to this."""
+        self._named.clear()
+        self._unclaimed.clear()
+        self._by_task.clear()
+
     def lane(self, scope: str, *, own: bool, branch: str = "", first: Any = None) -> Lane:
         """Return the lane of the running asyncio task, which is about to do ``first``.
 
