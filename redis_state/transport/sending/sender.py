@@ -155,6 +155,11 @@ class Sender(OrderedCalls):
         finally:
             self._unhurried = False
 
+    def hurry(self) -> None:
+        """Write now what `unhurried` holds back: what follows may not come for long."""
+        if self._queue and self._queue_unhurried:
+            self._flush()
+
     def _put(  # noqa: PLR0917 - all that a call is
         self,
         form: Form,
