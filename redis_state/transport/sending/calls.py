@@ -86,6 +86,9 @@ class CallSender:
         """
         return put()
 
+    def hurry(self) -> None:
+        """Write now what `unhurried` holds back: what follows may not come for long."""
+
     @property
     def batches(self) -> int:
         """Count the writes so far: calls that are sent together are one."""

@@ -54,6 +54,11 @@ class ScheduledCalls(OrderedCalls):
         finally:
             self._unhurried = False
 
+    def hurry(self) -> None:
+        """Write now what `unhurried` holds back: what follows may not come for long."""
+        if self._queue and self._queue_unhurried:
+            self._flush()
+
     def _enqueue(self, call: Call, *, busy: bool) -> None:
         first, unhurried = not self._queue, self._queue_unhurried
         self._queue.append(call)

@@ -118,6 +118,7 @@ class WorkerProcess:
             queue=self.queue,
             guards=config.guards,
             presence=self.worker_record,
+            may_block=self._thread is not None,
         )
         self.served: Served | None = None
         # What counts for the metrics; None before they are served.

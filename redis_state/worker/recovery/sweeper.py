@@ -255,7 +255,9 @@ class Sweeper:
         fate, status_view = await self._inspect(claim, task, report)
         if status_view is not None and status_view.ours and status_view.in_turn:
             await self._turns.keep(status_view)
-        indexed = await self._index.settle(claim, task, status_view, claimed_ms=_claimed_ms(claim))
+        indexed = await self._index.settle(
+            claim, task, status_view, claimed_ms=claimed_at_ms(claim)
+        )
         if status_view is None:
             if fate is Fate.OUT and claim.again:
                 await self._drop_gone(claim, task)

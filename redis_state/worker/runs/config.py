@@ -36,6 +36,7 @@ class RunConfig:
     ``keep_s`` is how long a run's lease is renewed at most, whatever the run does. More than
     ``max_crashes`` workers that die with one task in a row end it. ``queue`` is where children and
     woken parents are put. ``guards`` watch every task. ``presence`` is this worker's own record.
+    Handlers ``may_block`` the loop where a thread renews the leases.
     """
 
     handlers: Mapping[str, Handler]
@@ -50,6 +51,7 @@ class RunConfig:
     queue: Queue | None = None
     guards: Sequence[Guard] = ()
     presence: WorkerRecord | None = None
+    may_block: bool = False
     timers: SharedTimers = field(default_factory=SharedTimers)
 
     @property

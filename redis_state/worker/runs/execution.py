@@ -63,6 +63,9 @@ class HandlerExecution:
             context.begin(cast("asyncio.Task[Any]", asyncio.current_task()))
             if self._on_begun is not None:
                 self._on_begun()
+            if self._config.may_block:
+                # Else nobody would find the task as running before the handler yields.
+                self._store.transport.sender.hurry()
             outcome: Any = handler(context)
             outcome = returned(await outcome if isawaitable(outcome) else outcome)
             await context.check_changed()

@@ -97,6 +97,13 @@ async def test_a_call_that_nobody_waits_for_leaves_with_the_next_one_or_soon_by_
     calls = [put(3), sender.send("RPUSH", key, 4, repeatable=False), put(5)]
     assert await asyncio.gather(*calls) == [3, 4, 5]
     assert await put(6) == 6
+    # Where what follows may not come for long.
+    before = sender.batches
+    hurried = put(7)
+    for _ in range(2):
+        sender.hurry()
+        assert sender.batches == before + 1
+    assert await hurried == 7
     # No call is lost with the sender's end.
     last = sender.unhurried(partial(sender.send, "DEL", key, repeatable=True))
     await sender.aclose()

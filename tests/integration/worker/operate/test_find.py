@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -22,7 +24,14 @@ from redis_state.worker import TaskClient, TaskContext
 from redis_state.worker.tasks.move_parts import watch_entry
 from redis_state.worker.tasks.transitions import TaskTransitions
 from redis_state.worker.tasks.views.summary import TaskSummary
-from tests.support.processes.pools import SESSION, becomes, client_of, found_are, pool
+from tests.support.processes.pools import (
+    SESSION,
+    becomes,
+    client_of,
+    found_are,
+    open_token,
+    pool,
+)
 from tests.support.scripts.replies import HOUR
 from tests.support.servers.nodes import sent_so_far
 from tests.support.sizes import sizes
@@ -439,3 +448,30 @@ async def _costs(
         assert name == "all" or set(ids(page.tasks)) & set(real) or name == "status"
         found[name] = after[0] - before[0], after[1] - before[1]
     return found
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+async def test_a_task_is_found_as_running_while_its_handler_blocks_the_loop(
+    store: RedisStateStore, *, resumed: bool
+) -> None:
+    async def find() -> None:
+        async with RedisStateStore(store.settings) as beside, client_of(beside) as client:
+
+            async def is_found() -> bool:
+                return ids((await client.find(status=TaskStatus.RUNNING)).tasks) == [task]
+
+            await eventually(is_found, "it is found as running", timeout_s=10)
+
+    async def block(ctx: TaskContext) -> str:
+        if resumed:
+            await ctx.approval("go on?")
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(asyncio.run, find()).result()
+        return "found"
+
+    async with pool(store, {"h": block}, heartbeat="thread") as client:
+        task = await client.submit("h", session_id=SESSION)
+        if resumed:
+            await becomes(client, task, TaskStatus.PAUSED)
+            await client.approve(await open_token(store, task), actor="ann")
+        assert (await client.wait(SESSION, task, timeout_s=60)).result == "found"
