@@ -44,7 +44,7 @@ _WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _RETRY_AFTER_S = 2
 _NAMED = (
     *("field", "session_id", "task_id", "status", "current", "wanted", "expected", "actual"),
-    *("limit", "size", "what", "reason", "missed", "cursor", "resume_after"),
+    *("limit", "size", "what", "key", "reason", "missed", "cursor", "resume_after"),
     *("actor", "approved", "to", "delegated_to", "running", "reasons"),
 )
 # Errors of this server's own set-up, which no caller can correct.

@@ -234,7 +234,8 @@ _ERRORS: Final[Mapping[str, Callable[[Problem], RedisStateError]]] = {
     "invalid_decision": _decision,
     "invalid_field": _invalid_field,
     "invalid_transition": _picked(InvalidTransition, "task_id", current="current", wanted="wanted"),
-    "key_reused": _picked(KeyReused, "what"),
+    # An earlier gateway names no key.
+    "key_reused": lambda problem: KeyReused(problem.facts["what"], key=problem.facts.get("key")),
     "limit_reached": _limit,
     "lost_race": lambda problem: LostRace(problem.message),
     "not_a_decider": _picked(NotADecider, "actor", delegated_to="delegated_to"),

@@ -39,9 +39,11 @@ async def test_a_task_is_submitted_once_under_its_key_and_read_to_its_result(
                 "/v1/tasks", json=body | other, headers={"idempotency-key": "t-1"}
             )
             assert (refused.status_code, code_of(refused)) == (409, "key_reused")
-            # An id in the body names the task, whatever its input is.
             named = await http.post("/v1/tasks", json=body | other | {"task_id": "t-1"})
-            assert (named.status_code, named.json()["task_id"]) == (200, "t-1")
+            assert (named.status_code, code_of(named)) == (409, "key_reused")
+            assert named.json()["error"]["key"] == "t-1"
+        named = await http.post("/v1/tasks", json=body | {"task_id": "t-1"})
+        assert (named.status_code, named.json()["created"]) == (200, False)
         await ends(served, "s", "t-1")
         task = (await http.get(at("s", "t-1"))).json()
         assert (task["status"], task["result"], task["handler"]) == ("COMPLETE", [1], "echo")

@@ -288,6 +288,10 @@ async def test_who_submits_learns_whether_the_task_is_new(over: OverHttp) -> Non
                 "echo", number, session_id="s", task_id=task_id, priority=2, attributes={"a": 1}
             )
             assert (found.task_id, found.is_new) == (task_id, is_new)
+        for handler, given in (("echo", "another"), ("ask", number)):
+            with pytest.raises(errors.KeyReused) as reused:
+                await client.submit(handler, given, session_id="s", task_id=task_id)
+            assert (reused.value.what, reused.value.key) == ("task", task_id)
         assert (await client.submit_or_find("echo", session_id="s")).is_new
         state = await client.get("s", task_id)
         assert state is not None
