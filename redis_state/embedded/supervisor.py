@@ -15,6 +15,7 @@ import queue
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -214,13 +215,20 @@ class Keeper:
         here = self._directory / SOCKET
         if _fits(here):
             return here
-        holder = _elsewhere(self._directory) + os.urandom(6).hex()
-        short = Path("/tmp", holder, SOCKET)  # noqa: S108 - in a directory made here, unguessable
-        preferred = Path(os.environ.get("TMPDIR", ""), holder, SOCKET)
-        path = preferred if preferred.is_absolute() and _fits(preferred) else short
-        path.parent.mkdir(mode=0o700)
+        about = Path().stat()
+        # The same at each start. No other directory has it, also of another user or container.
+        path = self._short_path(f"{about.st_dev:x}-{about.st_ino:x}")
+        if not _is_own(path.parent):
+            path = self._short_path(os.urandom(6).hex())
+            path.parent.mkdir(mode=0o700)
         Path(SOCKET).symlink_to(path)
         return path
+
+    def _short_path(self, name: str) -> Path:
+        holder = _elsewhere(self._directory) + name
+        short = Path("/tmp", holder, SOCKET)  # noqa: S108 - in a directory that nobody else can open
+        preferred = Path(os.environ.get("TMPDIR", ""), holder, SOCKET)
+        return preferred if preferred.is_absolute() and _fits(preferred) else short
 
     def _clear_stale_socket(self) -> None:
         discard_socket(self._directory)
@@ -236,6 +244,15 @@ class Keeper:
             os.write(self._report_fd, f"{line}\n".encode())
         os.close(self._report_fd)
         self._report_fd = -1
+
+
+def _is_own(holder: Path) -> bool:
+    """Make a directory for a socket; return False if another user's, or an open one, is there."""
+    with contextlib.suppress(FileExistsError):
+        holder.mkdir(mode=0o700)
+    about = holder.lstat()
+    is_closed = stat.S_ISDIR(about.st_mode) and not about.st_mode & 0o077
+    return is_closed and about.st_uid == os.geteuid()
 
 
 def _fits(path: Path) -> bool:

@@ -260,12 +260,14 @@ class KeyReused(Conflict):
     """The key of this ``what``, or its id, was used before, with another content.
 
     Nothing was written, and what was sent before stands. Choose a new key for each call; keep one
-    only to repeat a call as it was.
+    only to repeat a call as it was. ``key`` is the id of a task that was submitted, else None.
     """
 
-    def __init__(self, what: str) -> None:
-        super().__init__(f"the key of this {what} was used before, with another content")
+    def __init__(self, what: str, *, key: str | None = None) -> None:
+        named = f"the key of this {what}" if key is None else f"the id {key!r} of this {what}"
+        super().__init__(f"{named} was used before, with another content")
         self.what = what
+        self.key = key
 
 
 class LimitReached(Conflict, RuntimeError):

@@ -3,7 +3,7 @@
     {"error": {"code": "invalid_field", "message": "limit must be >= 1", "field": "limit"}}
 
 The status follows the branch of `redis_state.errors`. A wrong call is 400 or 422, a conflict 409.
-What does not exist is 404, and trouble with the server 503.
+What does not exist is 404, trouble with the server 503, and damaged data 500.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from redis_state.errors import (
     BackendError,
     CallerError,
     Conflict,
+    CorruptState,
     CursorGap,
     InvalidDecision,
     InvalidField,
@@ -44,7 +45,7 @@ _WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _RETRY_AFTER_S = 2
 _NAMED = (
     *("field", "session_id", "task_id", "status", "current", "wanted", "expected", "actual"),
-    *("limit", "size", "what", "reason", "missed", "cursor", "resume_after"),
+    *("limit", "size", "what", "key", "reason", "missed", "cursor", "resume_after"),
     *("actor", "approved", "to", "delegated_to", "running", "reasons"),
 )
 # Errors of this server's own set-up, which no caller can correct.
@@ -160,6 +161,11 @@ def _trouble(error: BackendError) -> HttpProblem:
     if isinstance(error, ArchiveUnavailable):
         message = "the archive cannot answer now"
         return HttpProblem(503, "archive_unavailable", message, headers=headers)
+    if isinstance(error, CorruptState):
+        # It stays so until an operator repairs the key: no caller is to ask again soon.
+        log.error("what is stored is damaged: %s", error)
+        message = "what is stored of this is damaged: the gateway's log names the key"
+        return HttpProblem(500, "corrupt_state", message)
     return HttpProblem(503, "unavailable", "the state store cannot answer now", headers=headers)
 
 

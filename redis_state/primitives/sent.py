@@ -29,11 +29,12 @@ class SentContent:
     what: str
     digest: str
     payloads: Payloads
+    key: str | None = None
 
     @classmethod
-    def of(cls, payloads: Payloads, what: str, *content: Any) -> Self:
-        """Make the digest of a content. ``what`` it is, for the error."""
-        return cls(what, _digest(content), payloads)
+    def of(cls, payloads: Payloads, what: str, *content: Any, key: str | None = None) -> Self:
+        """Make the digest of a content. ``what`` it is, and its ``key``, for the error."""
+        return cls(what, _digest(content), payloads, key)
 
     @property
     def kept(self) -> bytes:
@@ -50,12 +51,12 @@ class SentContent:
         except PayloadUnreadable:
             return
         if known not in (b"", UNNAMED, self.digest.encode()):
-            raise KeyReused(self.what)
+            raise KeyReused(self.what, key=self.key)
 
     def check_same(self, *content: Any) -> None:
         """Compare it with the content that was sent under the key. Errors: KeyReused."""
         if _digest(content) != self.digest:
-            raise KeyReused(self.what)
+            raise KeyReused(self.what, key=self.key)
 
 
 def _digest(content: Sequence[Any]) -> str:

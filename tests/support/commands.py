@@ -12,6 +12,11 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import pytest
+
+# Also because old versions import what newer ones of click deprecate, and warnings are errors.
+pytest.importorskip("typer", reason="needs the cli extra")
+
 from typer import Typer
 from typer.main import get_command
 from typer.testing import CliRunner

@@ -1,5 +1,5 @@
 -- Return the next job of what has its turn, a line by itself or a limit key, and the job's key. Nothing if there is none,
--- or if its line waits for another turn.
+-- or if its line waits for another turn; 'more' as from head_next.
 -- @include head_next
 -- @include line_mend
 local function line_next(keys, name, now)

@@ -99,10 +99,6 @@ def submit(
     async def do() -> tuple[str, Any]:
         content = None if task_input is None else json_of("INPUT", task_input)
         async with client_of(url) as client:
-            from redis_state.worker.client.submitted import (  # noqa: PLC0415 - the extra
-                check_submitted,
-            )
-
             found = await client.submit_or_find(
                 handler,
                 content,
@@ -120,10 +116,6 @@ def submit(
             )
             made = found.task_id
             making.made = f"submitted as task {made!r} of session {session!r}, which continues"
-            if not found.is_new:
-                await check_submitted(
-                    client.store, session, made, handler=handler, task_input=content
-                )
             return made, await client.result(session, made) if wait else None
 
     made, result = run(do(), making=making)

@@ -107,17 +107,20 @@ class ChatTask:
         # Read first: a task that is not there then has no row before this place.
         end = await self.rows.end()
         view = await view_task(self.call.store, self.session_id, self.task_id)
-        is_new = view is None
         if view is None:
             if not self.call.principal.may(Right.SUBMIT, self.session_id):
                 raise forbidden()
-            found = await self.call.client.submit_or_find(
-                handler, task_input, session_id=self.session_id, task_id=self.task_id
-            )
-            is_new = found.is_new
+            try:
+                await self.call.client.submit_or_find(
+                    handler, task_input, session_id=self.session_id, task_id=self.task_id
+                )
+            except KeyReused:
+                # Another call has submitted it meanwhile, with more of what was said before.
+                if keyed:
+                    raise
         elif view.handler != handler:
-            raise KeyReused("task")
-        if keyed and not is_new:
+            raise KeyReused("task", key=self.task_id)
+        elif keyed:
             task = self.session_id, self.task_id
             await check_submitted(self.call.store, *task, handler=handler, task_input=task_input)
         # Another call may have submitted it meanwhile: all of its rows are behind this place too.

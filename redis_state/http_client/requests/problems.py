@@ -18,6 +18,7 @@ from redis_state.errors import (
     BackendUnavailable,
     CommandRefused,
     Conflict,
+    CorruptState,
     CursorGap,
     DelegationRefused,
     ErasureOutOfReach,
@@ -88,6 +89,11 @@ class Problem:
         return self.status in _PASSING and not self.of_archive
 
     @property
+    def of_damage(self) -> bool:
+        """Whether what is stored is damaged. It stays so until it is repaired."""
+        return self.code == "corrupt_state"
+
+    @property
     def of_archive(self) -> bool:
         """Whether only the archive could not be read. The gateway has tried."""
         return self.code == "archive_unavailable"
@@ -95,7 +101,7 @@ class Problem:
     def maybe(self, ask: Ask) -> bool:
         """Return whether the call may have happened."""
         not_begun = self.status in _NOT_BEGUN or self.code == "not_known_now"
-        if not ask.changes or not_begun or self.of_archive:
+        if not ask.changes or not_begun or self.of_archive or self.of_damage:
             return False
         return self.code != "unavailable" or not ask.repeatable
 
@@ -228,13 +234,15 @@ _ERRORS: Final[Mapping[str, Callable[[Problem], RedisStateError]]] = {
     "already_resolved": _resolved,
     "already_voted": _voted,
     "archive_unavailable": lambda _: ArchiveUnavailable("read", "the gateway could not read it"),
+    "corrupt_state": lambda problem: CorruptState("in the gateway's store", problem.message),
     "delegation_refused": _picked(DelegationRefused, "actor", "to", reason="reason"),
     "erasure_out_of_reach": _picked(ErasureOutOfReach, "reasons"),
     "invalid": _invalid,
     "invalid_decision": _decision,
     "invalid_field": _invalid_field,
     "invalid_transition": _picked(InvalidTransition, "task_id", current="current", wanted="wanted"),
-    "key_reused": _picked(KeyReused, "what"),
+    # An earlier gateway names no key.
+    "key_reused": lambda problem: KeyReused(problem.facts["what"], key=problem.facts.get("key")),
     "limit_reached": _limit,
     "lost_race": lambda problem: LostRace(problem.message),
     "not_a_decider": _picked(NotADecider, "actor", delegated_to="delegated_to"),

@@ -22,7 +22,7 @@ import asyncio
 import logging
 import zlib
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
 from functools import partial
@@ -32,7 +32,8 @@ from typing import Any, TypeVar
 
 from redis_state.errors import NoConnection, RedisStateError, StoreFull
 from redis_state.primitives.listed import write_listed
-from redis_state.scripts import Scripts
+from redis_state.primitives.watchlist.shards import PATIENCE_S, ShardCalls
+from redis_state.scripts import Reply, Scripts
 from redis_state.serialization import codec
 from redis_state.transport.clock import ms_of
 from redis_state.transport.keys import WATCH_SHARDS, Keys
@@ -133,6 +134,7 @@ class WatchList:
         self._since_of = since_of
         self._of_tasks = key_of is None
         self._shards = shards
+        self._claiming = ShardCalls(shards)
 
     async def put(self, entry: bytes, *, delay_ms: int, sooner: bool = False) -> int:
         """Put an entry; return when it is due, in ms. Of two times the later stands.
@@ -269,20 +271,21 @@ class WatchList:
         there may be a quarter more.
 
         One caller gets each entry. After ``hold_ms`` it is due again unless it is settled, so a
-        sweeper that dies loses nothing. All shards are read in one write.
+        sweeper that dies loses nothing. All shards are read in one write. Shards whose node does
+        not answer are left out, and the log names the node once. Errors: that of the first, if none
+        answers.
         """
-        replies = await asyncio.gather(
-            *(
-                self._scripts.claim_due(
-                    self._key_of(shard),
-                    limit=limit,
-                    hold_ms=hold_ms,
-                    about=self._keys.task_index(shard).about if self._of_tasks else None,
-                    indexed=self._of_tasks,
-                )
-                for shard in range(self._shards)
+
+        async def claim(shard: int) -> Reply:
+            return await self._scripts.claim_due(
+                self._key_of(shard),
+                limit=limit,
+                hold_ms=hold_ms,
+                about=self._keys.task_index(shard).about if self._of_tasks else None,
+                indexed=self._of_tasks,
             )
-        )
+
+        replies = await self._claiming.replies(claim)
         claims: list[tuple[float, WatchClaim]] = []
         for mark, *due in (reply.facts for reply in replies):
             found = zip(due[::3], due[1::3], due[2::3], strict=True)
@@ -303,34 +306,38 @@ class WatchList:
 
         A few begin together every two milliseconds, and share their round trips. None waits for one
         before it. So thousands of entries do not hold up what else runs on this loop. An entry that
-        cannot be judged is postponed by ``trouble_ms``. NoConnection concerns all entries: it is
-        raised, and they are due again when the claim runs out. So are those whose
-        repair a full server refuses: the first StoreFull is raised once the others are settled.
+        cannot be judged is postponed by ``trouble_ms``. One whose server is unreachable is due
+        again when the claim runs out, and so is one whose repair a full server refuses. The first
+        NoConnection or StoreFull is raised once the others are settled: those of other nodes while
+        a node does not answer.
         """
-        verdicts = await _few_at_a_time([partial(judge, claim) for claim in claims])
-        settled: list[tuple[WatchClaim, int | None]] = []
-        full: StoreFull | None = None
-        for claim, verdict in zip(claims, verdicts, strict=True):
-            match verdict:
-                case Fate.LEFT:
-                    continue
-                case Fate.OUT:
-                    settled.append((claim, None))
-                case int():
-                    settled.append((claim, verdict))
-                case StoreFull():
-                    full = full or verdict
-                case BaseException():
-                    if isinstance(verdict, NoConnection) or not isinstance(verdict, Exception):
-                        raise verdict
-                    unknown = None if isinstance(verdict, RedisStateError) else verdict
-                    entry = claim.entry.decode(errors="replace")
-                    log.error("%r cannot be swept: %s", entry, verdict, exc_info=unknown)
-                    settled.append((claim, trouble_ms))
-        await self.settle(settled)
-        if full is not None:
-            raise full
-        return sum(claim.again and delay_ms is None for claim, delay_ms in settled)
+        removed = 0
+        refused: NoConnection | StoreFull | None = None
+        async for some in _few_at_a_time([partial(judge, claim) for claim in claims]):
+            settled: list[tuple[WatchClaim, int | None]] = []
+            for at, verdict in some:
+                claim = claims[at]
+                match verdict:
+                    case Fate.LEFT:
+                        continue
+                    case Fate.OUT:
+                        settled.append((claim, None))
+                    case int():
+                        settled.append((claim, verdict))
+                    case NoConnection() | StoreFull():
+                        refused = refused or verdict
+                    case BaseException():
+                        if not isinstance(verdict, Exception):
+                            raise verdict
+                        unknown = None if isinstance(verdict, RedisStateError) else verdict
+                        entry = claim.entry.decode(errors="replace")
+                        log.error("%r cannot be swept: %s", entry, verdict, exc_info=unknown)
+                        settled.append((claim, trouble_ms))
+            await self.settle(settled)
+            removed += sum(claim.again and delay_ms is None for claim, delay_ms in settled)
+        if refused is not None:
+            raise refused
+        return removed
 
     async def settle(self, claims: Iterable[tuple[WatchClaim, int | None]]) -> int:
         """Postpone claimed entries by a delay, or remove them for None; return their number.
@@ -356,9 +363,16 @@ class WatchList:
                     entries=entries,
                 )
                 for (shard, mark), entries in grouped.items()
-            )
+            ),
+            # Those of other nodes are settled.
+            return_exceptions=True,
         )
-        return sum(int(reply.facts[0]) for reply in replies)
+        settled = 0
+        for reply in replies:
+            if isinstance(reply, BaseException):
+                raise reply
+            settled += int(reply.facts[0])
+        return settled
 
     def _shard(self, entry: bytes) -> str:
         return self._key_of(zlib.crc32(entry) % self._shards)
@@ -372,15 +386,24 @@ def _band_of(score: bytes | float) -> Band:
 
 async def _few_at_a_time(
     calls: Sequence[Callable[[], Coroutine[Any, Any, T]]],
-) -> list[T | BaseException]:
-    """Begin a few calls, and after a pause the next ones; return what all returned or raised."""
+) -> AsyncGenerator[list[tuple[int, T | BaseException]]]:
+    """Begin a few calls, and after a pause the next ones; yield what they returned or raised, by
+    their places: all of them, or first all but those that wait for a node that stands still.
+    """
     begun: list[asyncio.Task[T]] = []
     try:
         for call in calls:
             if begun and len(begun) % _TOGETHER == 0:
                 await asyncio.sleep(_PAUSE_S)
             begun.append(asyncio.create_task(call()))
-        return await asyncio.gather(*begun, return_exceptions=True)
+        left = dict(enumerate(begun))
+        for patience_s in (PATIENCE_S, None):
+            if left:
+                await asyncio.wait(left.values(), timeout=patience_s)
+                ended = {at: task for at, task in left.items() if task.done()}
+                outcomes = await asyncio.gather(*ended.values(), return_exceptions=True)
+                left = {at: task for at, task in left.items() if at not in ended}
+                yield list(zip(ended, outcomes, strict=True))
     finally:
         # If this is cancelled in a pause.
         for task in begun:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Literal, Self, Unpack
 
 from redis_state import limits
@@ -31,6 +32,7 @@ from redis_state.worker.client.messaging import ClientMessaging
 from redis_state.worker.client.operations import check_id
 from redis_state.worker.client.reading import ClientReading
 from redis_state.worker.client.steering import ClientSteering
+from redis_state.worker.client.submitted import check_submitted
 from redis_state.worker.queue.control import Queues
 from redis_state.worker.queue.limits import flow_key
 from redis_state.worker.queue.rates import Rates
@@ -119,12 +121,12 @@ class TaskClient(ClientSteering, ClientGathering, ClientMessaging, ClientErasing
     ) -> str:
         """Submit a task for a handler; return the task's id.
 
-        The same ``task_id`` is the same task. It is queued again only if it waits and the queue
-        lost it. The task waits in ``queue``, else in the client's. It begins after a ``delay``, or
-        ``at`` a time. Limits of its ``limit_key`` hold for it (see `Queues`); with ``in_turn`` the
-        tasks of its session that have it run one at a time, if all are in one queue: each queue
-        gives turns by itself. With both, both hold. ``attributes`` are small facts by which `find`
-        finds it: up to 16 names with text, an int or a bool.
+        The same ``task_id`` is the same task, with the same handler and input. It is queued again
+        only if it waits and the queue lost it. The task waits in ``queue``, else in the client's.
+        It begins after a ``delay``, or ``at`` a time. Limits of its ``limit_key`` hold for it (see
+        `Queues`); with ``in_turn`` the tasks of its session that have it run one at a time, if all
+        are in one queue: each queue gives turns by itself. With both, both hold. ``attributes`` are
+        small facts by which `find` finds it: up to 16 names with text, an int or a bool.
 
         ``on_busy`` implies ``in_turn``, and says what happens if another such task of the session
         is unfinished: it waits, runs or is paused. ``enqueue`` is the default: the new one waits
@@ -137,9 +139,10 @@ class TaskClient(ClientSteering, ClientGathering, ClientMessaging, ClientErasing
 
         Errors: BackendUnavailable; OutcomeUnknown, also if the task is written and the queue is
         unreachable. Submit it again under its ``task_id``, or leave it to a sweeper. InvalidField
-        for an id that is not text, or the id of a task that a host saved. TaskInProgress.
-        LimitReached if more than 1,000 tasks of the session are unfinished, with a policy other
-        than ``enqueue``.
+        for an id that is not text, or the id of a task that a host saved. KeyReused for the id of a
+        task with another handler or input; an input that cannot be read counts as the same.
+        TaskInProgress. LimitReached if more than 1,000 tasks of the session are unfinished, with a
+        policy other than ``enqueue``.
         """
         submitted = await self.submit_or_find(
             handler,
@@ -172,8 +175,9 @@ class TaskClient(ClientSteering, ClientGathering, ClientMessaging, ClientErasing
     ) -> Submitted:
         """Submit a task like `submit`; return also whether this call has written it.
 
-        Of concurrent calls with one ``task_id`` one has. A task that is there keeps its handler and
-        its input. ``sent`` stands in the record of a new one: a gateway compares repetitions by it.
+        Of concurrent calls with one ``task_id`` one has. A task that is there keeps all else that
+        it was submitted with. ``sent`` stands in the record of a new one: a gateway compares
+        repetitions by it.
         """
         limits.known_options(SubmitOptions, options)
         named = limits.own_id("task_id", task_id) is not None
@@ -190,7 +194,10 @@ class TaskClient(ClientSteering, ClientGathering, ClientMessaging, ClientErasing
             raise InvalidField("on_busy", "interrupt cannot be given with delay or at")
         queue = limits.name_or("queue", options.get("queue"), self._queue.name)
         flow = flow_key(options.get("limit_key"), in_turn=None if policy is None else session_id)
+        task = self.store, session_id, task_id
+        check = partial(check_submitted, *task, handler=handler, task_input=task_input)
         if named and await self._still_there(session_id, task_id):
+            await check()
             return Submitted(task_id, is_new=False)
         state = TaskState(
             task_id=task_id,
@@ -218,6 +225,7 @@ class TaskClient(ClientSteering, ClientGathering, ClientMessaging, ClientErasing
         is_new = await self._submissions.submit(state, new)
         if not is_new:
             await self._still_there(session_id, task_id)
+            await check()
         return Submitted(task_id, is_new=is_new)
 
     @property

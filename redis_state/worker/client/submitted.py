@@ -37,4 +37,5 @@ async def check_submitted(
         known = await payloads.fetch(source.task_input, of="a task", field="input")
     except _NO_INPUT:
         return
-    SentContent.of(payloads, "task", handler, task_input).check_same(source.handler, known)
+    sent = SentContent.of(payloads, "task", handler, task_input, key=task_id)
+    sent.check_same(source.handler, known)

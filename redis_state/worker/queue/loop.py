@@ -83,6 +83,10 @@ class QueueLoop:
 
     async def poll(self) -> None:
         """Claim and begin jobs until cancelled. Errors: BackendError."""
+        before = self._polling
+        if before is not None and not before.done():
+            # It was cancelled, and ends with its claim: two at once would fill the slots twice.
+            await asyncio.wait({before})
         self._is_left = False
         polling = self._polling = asyncio.create_task(self._poll())
         try:

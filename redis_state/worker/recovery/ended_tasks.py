@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from itertools import islice
 
+from redis_state.errors import NoConnection
 from redis_state.primitives.watchlist.watchlist import WatchClaim
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_status import TaskStatusView, task_of_entry
@@ -47,6 +48,9 @@ async def still_ended(
             return_exceptions=True,
         )
         for (claim, task), reply in zip(named, replies, strict=True):
+            if isinstance(reply, NoConnection):
+                # Its node is unreachable: it is due again when the claim runs out.
+                continue
             found = None if isinstance(reply, BaseException) else _ended(claim, task, reply)
             if found is None:
                 others.append(claim)

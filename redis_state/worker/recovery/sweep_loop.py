@@ -8,7 +8,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from redis_state.errors import BackendError
+from redis_state.errors import BackendError, NoConnection
 from redis_state.store import RedisStateStore
 from redis_state.worker.observe.stats import WorkerStats
 from redis_state.worker.queue.queue import Queue
@@ -48,19 +48,21 @@ async def sweep_regularly(
         history=history,
         archiving=archiving,
     )
-    failing = False
+    # Each is logged once until a round has gone well: on a cluster those of several nodes.
+    failing = set[str]()
     try:
         while True:
             report = SweepReport()
             try:
                 report = await sweeper.run_once()
                 await history.run_once()
-                failing = False
+                failing.clear()
             except Exception as error:
-                if not failing:
+                trouble = error.address if isinstance(error, NoConnection) else type(error).__name__
+                if trouble not in failing:
                     unknown = None if isinstance(error, BackendError) else error
                     log.warning("sweeping fails, trying again: %s", error, exc_info=unknown)
-                failing = True
+                failing.add(trouble)
             if stats is not None:
                 stats.swept.update(asdict(report))
             pause_s = _NEXT_S if report.looked >= sweeper.full else sweeper.pause_s

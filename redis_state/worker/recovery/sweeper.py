@@ -29,7 +29,13 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
-from redis_state.errors import BackendError, CorruptState, RedisStateError, StoreFull
+from redis_state.errors import (
+    BackendError,
+    CorruptState,
+    NoConnection,
+    RedisStateError,
+    StoreFull,
+)
 from redis_state.models import TaskStatus
 from redis_state.primitives.watchlist.watchlist import Fate, WatchClaim, WatchList, check_after
 from redis_state.serialization import codec
@@ -78,11 +84,14 @@ _AGAIN_MS = 1_000
 
 
 @contextmanager
-def _noting(refused: list[StoreFull]) -> Generator[None]:
-    """Note what a full server refuses: what comes behind may make room, or need none."""
+def _noting(refused: list[BackendError]) -> Generator[None]:
+    """Note what a full server refuses: what comes behind may make room, or need none.
+
+    And that a server is unreachable: what comes behind may be on another node.
+    """
     try:
         yield
-    except StoreFull as error:
+    except (StoreFull, NoConnection) as error:
         refused.append(error)
 
 
@@ -186,13 +195,17 @@ class Sweeper:
             self.totals += report
         return report
 
-    async def _sweep(self, claims: Sequence[WatchClaim], report: SweepReport) -> StoreFull | None:
-        """Inspect what was claimed. Return what a full server has refused: the others are done."""
+    async def _sweep(
+        self, claims: Sequence[WatchClaim], report: SweepReport
+    ) -> BackendError | None:
+        """Inspect what was claimed. Return what a full server has refused, or that a node is
+        unreachable: the others are done.
+        """
         report.looked += len(claims)
         waiting: list[Queueable] = []
         idle: list[EndedTask] = []
         judge = partial(self._judge, waiting=waiting, idle=idle, report=report)
-        refused: list[StoreFull] = []
+        refused: list[BackendError] = []
         # Before the queue is read, which may be on another, unreachable server.
         with _noting(refused):
             if self._listing is None:

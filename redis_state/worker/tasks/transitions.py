@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from typing import Any, TypeAlias
 
 from redis_state.errors import (
+    BackendError,
     CommandRefused,
     CorruptState,
     InvalidTransition,
@@ -57,6 +58,8 @@ log: logging.Logger = logging.getLogger(__name__)
 
 # More workers than these that die with one task, one after the other, are its fault.
 MAX_CRASHES = 3
+# For how long a start that was refused is held while it is undone.
+_REFUSED_LEASE_MS = 10_000
 
 _OUTCOMES = (TaskStatus.COMPLETE, TaskStatus.FAILED)
 
@@ -96,7 +99,8 @@ class TaskTransitions(DeadLetters):
         lease while its journal and its input are read, which may take longer than the lease lasts.
         One of which a part is damaged, or what its start is announced in, is a dead letter; `retry`
         continues it once that is repaired. Errors: PayloadUnreadable, PayloadStoreUnavailable: it
-        is PENDING again; CorruptState for a record or a lease that is none.
+        is PENDING again; CommandRefused, which counts as no death of a worker; CorruptState for a
+        record or a lease that is none.
         """
         keys = self._store.tasks.keys(session_id, task_id)
         update = NewUpdate(
@@ -122,6 +126,9 @@ class TaskTransitions(DeadLetters):
             )
         except CorruptState as damage:
             return await self.fail_unstarted(session_id, task_id, owner, damage)
+        except CommandRefused:
+            await self._leave_refused(session_id, task_id, owner)
+            raise
         if reply.word is not ReplyCode.OK:
             return _refused(reply)
         epoch, flat, recorded, steered, dropped, read = reply.facts
@@ -153,6 +160,21 @@ class TaskTransitions(DeadLetters):
         except (CorruptState, CommandRefused, ValueError, TypeError, KeyError) as error:
             return await self._leave_unread(session_id, task_id, held, fields, error)
         return NotStarted("held") if losses else started
+
+    async def _leave_refused(self, session_id: str, task_id: str, owner: str) -> None:
+        """Undo a start that the server has refused, perhaps in its middle: no worker has died.
+
+        What is refused of that too leaves the task without an owner: the next start continues it.
+        """
+        leases, lease = self._leases(), self._store.tasks.keys(session_id, task_id).lease
+        with suppress(BackendError):
+            held = await leases.take(lease, duration_ms=_REFUSED_LEASE_MS, owner=owner)
+            if isinstance(held, int):
+                return
+            try:
+                await self._give_back(session_id, task_id, held, "the server refuses its start")
+            finally:
+                await leases.release(held)
 
     async def _leave_unread(
         self,

@@ -17,6 +17,8 @@ pytest.importorskip("starlette", reason="needs the gateway extra")
 
 from redis_state.testing import eventually
 from tests.support.http.gateway import Served, at, code_of, ends, paused
+from tests.support.processes.pools import queue_of
+from tests.support.tasks.crash_states import send
 
 ODD_IDS = [
     *("a/b", "..", ".", "", "é\N{SNOWMAN}", "a b", "%2F", "a%", "?x=1#y", "a:b", "s\u0085"),
@@ -39,9 +41,11 @@ async def test_a_task_is_submitted_once_under_its_key_and_read_to_its_result(
                 "/v1/tasks", json=body | other, headers={"idempotency-key": "t-1"}
             )
             assert (refused.status_code, code_of(refused)) == (409, "key_reused")
-            # An id in the body names the task, whatever its input is.
             named = await http.post("/v1/tasks", json=body | other | {"task_id": "t-1"})
-            assert (named.status_code, named.json()["task_id"]) == (200, "t-1")
+            assert (named.status_code, code_of(named)) == (409, "key_reused")
+            assert named.json()["error"]["key"] == "t-1"
+        named = await http.post("/v1/tasks", json=body | {"task_id": "t-1"})
+        assert (named.status_code, named.json()["created"]) == (200, False)
         await ends(served, "s", "t-1")
         task = (await http.get(at("s", "t-1"))).json()
         assert (task["status"], task["result"], task["handler"]) == ("COMPLETE", [1], "echo")
@@ -103,6 +107,26 @@ async def test_of_concurrent_submits_under_a_key_one_has_created_the_task(served
             )
             assert sorted(each.status_code for each in made) == [*(200,) * 7, 201]
             assert [each.json()["created"] for each in made].count(True) == 1
+
+
+async def test_a_damaged_record_is_an_error_that_is_not_over_soon(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    await served.client.queues.pause(queue_of(served.store.settings))
+    await served.client.submit("echo", session_id="s", task_id="t")
+    key = served.store.tasks.keys("s", "t").task
+    await send(served.store, "HSET", key, "document", "x")
+    async with served.caller("ann", "read:*", "steer:*") as http:
+        for answered in (
+            await http.get(at("s", "t")),
+            await http.post(at("s", "t", "cancel"), json={}),
+            await http.post(at("s", "t", "steer"), json={"type": "PAUSE"}),
+        ):
+            assert (answered.status_code, code_of(answered)) == (500, "corrupt_state")
+            assert "retry-after" not in answered.headers
+            assert key not in answered.text
+    assert key in caplog.text
+    assert await served.store.list_steering("s") == []
 
 
 @pytest.mark.parametrize("odd", ODD_IDS)

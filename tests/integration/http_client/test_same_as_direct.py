@@ -124,6 +124,11 @@ async def test_dead_letters_are_the_same(over: OverHttp) -> None:
     keys = over.served.store.tasks.keys(found[0].session_id, dead[1])
     await send(over.served.store, "HSET", keys.task, "job", "x")
     assert [state.task_id for state in await over.http.dead()] == dead[:1]
+    session, damaged = found[0].session_id, dead[1]
+    for client in (over.direct, over.http):
+        for call in (client.get, client.inspect, client.cancel):
+            with pytest.raises(errors.CorruptState):
+                await call(session, damaged)
     async with over.caller("sam", "read:session:s") as sam:
         with pytest.raises(errors.CommandRefused):
             await sam.dead()
@@ -288,6 +293,10 @@ async def test_who_submits_learns_whether_the_task_is_new(over: OverHttp) -> Non
                 "echo", number, session_id="s", task_id=task_id, priority=2, attributes={"a": 1}
             )
             assert (found.task_id, found.is_new) == (task_id, is_new)
+        for handler, given in (("echo", "another"), ("ask", number)):
+            with pytest.raises(errors.KeyReused) as reused:
+                await client.submit(handler, given, session_id="s", task_id=task_id)
+            assert (reused.value.what, reused.value.key) == ("task", task_id)
         assert (await client.submit_or_find("echo", session_id="s")).is_new
         state = await client.get("s", task_id)
         assert state is not None

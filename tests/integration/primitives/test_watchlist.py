@@ -12,6 +12,7 @@ from redis_state import Settings
 from redis_state.errors import CorruptState, NoConnection, StoreFull
 from redis_state.primitives.watchlist.watchlist import ENDED_MS, Fate, WatchClaim, WatchList
 from redis_state.scripts import Scripts
+from redis_state.testing import eventually
 from redis_state.transport.keys import WATCH_SHARDS, Keys
 from tests.support.scripts.models import explore
 from tests.support.scripts.replies import HOUR, ask, clock_ms
@@ -201,15 +202,41 @@ async def test_what_ended_is_found_so_again_after_the_clock_was_set_back(
     assert 0 < due_ms - await clock_ms(scripts) <= 1_000
 
 
-async def test_trouble_with_the_server_leaves_all_entries_to_their_claim(
+async def test_an_unreachable_server_leaves_its_entries_to_their_claim_and_the_others_are_settled(
+    scripts: Scripts, keys: Keys
+) -> None:
+    watch = WatchList(scripts, keys)
+    for entry in (b"a", b"b", b"c"):
+        await watch.put(entry, delay_ms=0)
+    away = NoConnection("k", "away")
+    with pytest.raises(NoConnection, match="away"):
+        await judged(watch, {b"a": away, b"b": 0, b"c": NoConnection("l", "gone")})
+    assert [claim.entry for claim in await watch.claim_due()] == [b"b"]
+
+
+async def test_what_is_judged_is_settled_while_another_judge_waits(
     scripts: Scripts, keys: Keys
 ) -> None:
     watch = WatchList(scripts, keys)
     for entry in (b"a", b"b"):
         await watch.put(entry, delay_ms=0)
-    with pytest.raises(NoConnection):
-        await judged(watch, {b"a": NoConnection("k", "away"), b"b": 0})
-    assert await watch.claim_due() == []
+    may_end = asyncio.Event()
+
+    async def judge(claim: WatchClaim) -> int:
+        if claim.entry == b"a":
+            await may_end.wait()
+        return 0
+
+    claims = await watch.claim_due(hold_ms=HOUR)
+    inspecting = asyncio.create_task(watch.inspect(claims, judge, trouble_ms=HOUR))
+
+    async def again() -> list[bytes]:
+        return [claim.entry for claim in await watch.claim_due(hold_ms=HOUR)]
+
+    assert await eventually(again, "one is settled") == [b"b"]
+    may_end.set()
+    assert await inspecting == 0
+    assert await again() == [b"a"]
 
 
 async def test_what_a_full_server_refuses_is_left_to_its_claim_and_the_others_are_settled(

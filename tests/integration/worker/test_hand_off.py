@@ -264,6 +264,50 @@ async def test_a_run_that_is_cancelled_before_its_first_turn_gives_its_job_back(
     await queue.aclose()
 
 
+async def test_a_poll_waits_for_the_claim_of_one_that_was_cancelled(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run(_: object, payload: JobPayload, begin: Callable[[], None]) -> None:
+        begin()
+        await asyncio.Event().wait()
+
+    queue, name = Queue(store, name=queue_of(store.settings)), queue_of(store.settings)
+    loop = QueueLoop(queue, [(name, 5)], slots=5, poll_s=LONG_S, run=run, polls=Polls())
+    claim, claiming, may_end = queue.claim, asyncio.Queue[None](), asyncio.Event()
+    at_once: list[int] = []
+    busy = 0
+
+    async def slow(*args: Any, **options: Any) -> Any:
+        nonlocal busy
+        busy += 1
+        at_once.append(busy)
+        claiming.put_nowait(None)
+        try:
+            await may_end.wait()
+            return await claim(*args, **options)
+        finally:
+            busy -= 1
+
+    monkeypatch.setattr(queue, "claim", slow)
+    async with client_of(store) as client:
+        tasks = [await client.submit("h", n, session_id=SESSION) for n in range(8)]
+        first = asyncio.create_task(loop.poll())
+        await claiming.get()
+        first.cancel()
+        await asyncio.wait({first})
+        second = asyncio.create_task(loop.poll())
+        may_end.set()
+        await eventually(lambda: len(loop.unfinished()) == 5, "all slots run")
+        assert (len(tasks), max(at_once)) == (8, 1)
+        assert (await queue.backlog()).claimed == 5
+        second.cancel()
+        await asyncio.wait({second})
+        await loop.hand_off()
+        assert (await queue.backlog()).claimed == 0
+        await client.drop_queue()
+    await queue.aclose()
+
+
 @pytest.mark.parametrize("how", ["frozen", "cut"])
 async def test_a_worker_whose_link_is_dead_stops_in_its_time(
     settings: Settings, store: RedisStateStore, monkeypatch: pytest.MonkeyPatch, how: str

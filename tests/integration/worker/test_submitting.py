@@ -16,6 +16,7 @@ from redis_state import RedisStateStore, Settings
 from redis_state.errors import (
     BackendUnavailable,
     InvalidField,
+    KeyReused,
 )
 from redis_state.models import (
     SteeringEventType,
@@ -27,6 +28,7 @@ from redis_state.models import (
 from redis_state.testing import eventually
 from redis_state.worker import TaskClient, TaskContext
 from redis_state.worker.queue.jobs.job_format import serialize
+from tests.support.payloads import KEYS, opened
 from tests.support.processes.pools import (
     SESSION,
     agent,
@@ -227,3 +229,36 @@ async def test_a_job_that_is_not_ours_is_dropped(store: RedisStateStore) -> None
         task = await client.submit("answer", session_id=SESSION)
         assert (await client.wait(SESSION, task, timeout_s=60)).result == 42
         await eventually(lambda: is_off_queue(store), "both are gone")
+
+
+@pytest.mark.parametrize("is_sealed", [False, True], ids=["clear", "sealed"])
+async def test_an_id_belongs_to_the_handler_and_input_that_were_submitted_under_it(
+    store: RedisStateStore, *, is_sealed: bool
+) -> None:
+    given = {"order": (1, 2.0), "who": "ann", 5: None}
+    async with opened(store.settings, *KEYS[: int(is_sealed)]) as own, client_of(own) as client:
+
+        async def send(handler: str = "h", task_input: Any = given) -> str:
+            return await client.submit(handler, task_input, session_id=SESSION, task_id="order 7")
+
+        assert [await send() for _ in range(2)] == ["order 7"] * 2
+        assert await send(task_input={"5": None, "who": "ann", "order": [1, 2.0]}) == "order 7"
+        for other in (partial(send, "other"), partial(send, task_input={"who": "a secret"})):
+            with pytest.raises(KeyReused, match="the id 'order 7' of this task") as reused:
+                await other()
+            assert (reused.value.what, reused.value.key) == ("task", "order 7")
+            assert "secret" not in str(reused.value)
+        (job,) = await queued(own)
+        assert "order%207" in str(job)
+        # Of concurrent callers with different inputs one is told that its input counts.
+        sent = await asyncio.gather(
+            *(client.submit("h", n, session_id=SESSION, task_id="t") for n in range(4)),
+            return_exceptions=True,
+        )
+        assert sum(isinstance(each, KeyReused) for each in sent) == 3
+        assert sent.count("t") == 1
+    if is_sealed:
+        # Who cannot read what was submitted does not know, and finds the task.
+        async with opened(store.settings, KEYS[1]) as other_key, client_of(other_key) as client:
+            found = await client.submit("h", "x", session_id=SESSION, task_id="order 7")
+        assert found == "order 7"

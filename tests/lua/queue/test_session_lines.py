@@ -197,6 +197,25 @@ async def test_a_line_that_lost_its_head_is_found_when_its_task_is_inspected(
     assert list(await claim(scripts, keys)) == ["one"]
 
 
+async def test_a_claim_drops_a_bounded_number_of_heads_that_are_no_longer_right(
+    scripts: Scripts, keys: Keys
+) -> None:
+    await put(scripts, keys, "one", "1:s;k:a")
+    await put(scripts, keys, "other", "k:b")
+    q, stale = keys.queue("q"), 600
+    places = [f"k:a\0{number:018.4f}\0" for number in range(stale)]
+    heads = [f"{place}1:gone {number}" for number, place in enumerate(places)]
+    await ask(scripts, "ZADD", q.heads, *(part for head in heads for part in ("0", head)))
+    claimed, left = list[str](), list[int]()
+    while not claimed or len(left) < 4:
+        claimed += await claim(scripts, keys)
+        left.append(await ask(scripts, "ZCARD", q.heads))
+        assert len(left) < 6
+    # The line of the limit key keeps its turn meanwhile, and holds up the others for two claims.
+    assert left == [345, 89, 0, 0]
+    assert sorted(claimed) == ["one", "other"]
+
+
 async def test_the_next_task_of_a_session_goes_if_the_first_is_put_off_while_it_waits(
     scripts: Scripts, keys: Keys
 ) -> None:

@@ -143,6 +143,12 @@ class Cluster:
                         return int(holder[1])
         raise AssertionError(f"slot {slot} has no node")
 
+    async def slots(self, port: int) -> set[int]:
+        """Return the slots of a node, by what it knows itself."""
+        rows = await self.ask(port, "CLUSTER", "SLOTS")
+        own = [(first, last) for first, last, holder, *_ in rows if int(holder[1]) == port]
+        return {slot for first, last in own for slot in range(first, last + 1)}
+
     async def primaries(self) -> list[int]:
         """List the nodes that have slots, by what the first that answers knows."""
         for port in self.ports:

@@ -31,6 +31,7 @@ WHOLE: list[RedisStateError] = [
     errors.InvalidField("attributes['a:b']", "text is needed"),
     errors.InvalidTransition("t/1", current="COMPLETE", wanted="CANCELLED"),
     errors.KeyReused("signal"),
+    errors.KeyReused("task", key="t/1"),
     errors.LimitReached("steering events", limit=5, code="steering_backlog_full"),
     errors.NotADecider("ann", delegated_to="bob"),
     errors.NotADecider("ann"),

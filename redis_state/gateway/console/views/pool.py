@@ -69,26 +69,32 @@ async def show_schedules(call: PageCall) -> Response:
     return call.page(
         "schedules.html",
         **found,
+        here=_here(call),
         may=caller.everywhere(Right.ADMIN),
         may_submit=caller.everywhere(Right.SUBMIT),
     )
 
 
 def _page_of(call: PageCall) -> dict[str, Any]:
+    return {"limit": _PAGE, **_here(call)}
+
+
+def _here(call: PageCall) -> dict[str, str]:
+    """Return the page of a list that the browser is on."""
     after = call.param("after")
-    return {"limit": _PAGE, **({"after": after} if after else {})}
+    return {"after": after} if after else {}
 
 
 async def pause_schedule(call: PageCall) -> Response:
     """Pause a schedule."""
     await call.perform(PAUSE_SCHEDULE, path={"schedule": call.param("schedule")})
-    return call.go("/schedules", said="paused")
+    return call.go("/schedules", **_here(call), said="paused")
 
 
 async def resume_schedule(call: PageCall) -> Response:
     """Resume a schedule."""
     await call.perform(RESUME_SCHEDULE, path={"schedule": call.param("schedule")})
-    return call.go("/schedules", said="resumed")
+    return call.go("/schedules", **_here(call), said="resumed")
 
 
 async def trigger_schedule(call: PageCall) -> Response:

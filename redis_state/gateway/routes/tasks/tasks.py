@@ -49,7 +49,6 @@ from redis_state.models import StateUpdate, TaskState, TaskStatus
 from redis_state.models.attributes import read_attributes
 from redis_state.stores.sessions.session_log import EntryPage
 from redis_state.worker import Archived, TaskView
-from redis_state.worker.client.submitted import check_submitted
 from redis_state.worker.tasks.views.branches import tasks_of_branch
 from redis_state.worker.tasks.views.stream import view_task
 
@@ -108,7 +107,10 @@ async def _dead_letter(call: ApiCall, state: TaskState) -> TaskView | None:
 
 
 async def submit_task(call: ApiCall) -> Response:
-    """Submit a task. Idempotency-Key is its id: the same id is the same task."""
+    """Submit a task. Idempotency-Key is its id: the same id is the same task.
+
+    Another handler or input under the id is 409, also if the id is in the body.
+    """
     body = call.given(SubmitBody)
     if not call.principal.may(Right.SUBMIT, body.session_id):
         raise forbidden()
@@ -134,14 +136,7 @@ async def submit_task(call: ApiCall) -> Response:
         attributes=body.attributes,
         sent=None if chosen is None else chosen.kept,
     )
-    if not found.is_new and call.idempotency_key() is not None:
-        await check_submitted(
-            call.store,
-            body.session_id,
-            found.task_id,
-            handler=body.handler,
-            task_input=body.input,
-        )
+    if not found.is_new:
         await check_chosen(call, body.session_id, found.task_id, chosen)
     document = {"session_id": body.session_id, "task_id": found.task_id, "created": found.is_new}
     return answer(document, 201 if found.is_new else 200)

@@ -254,6 +254,13 @@ async def test_lists_of_the_pool_go_on_by_cursor_and_read_their_page(
         # A program that asks for no page has all of them.
         listed = (await _api(console, path)).json()
         assert (len(listed[path.strip("/")]), listed["cursor"]) == (count, None)
+    second = await ann.follow((await ann.get("/schedules")).links("after=")[0])
+    shown = [named["href"] for _, named in second.elements if "after=" in named.get("href", "")]
+    for action in ("pause", "resume"):
+        second = await ann.send(second.form(f"/schedules/{action}"))
+        # It is the second page still, with its rest.
+        assert "beta" not in second.text
+        assert list(second.links("after=")) == shown
 
 
 async def _api(console: Served, path: str) -> httpx.Response:

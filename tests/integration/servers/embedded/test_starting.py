@@ -86,6 +86,39 @@ def test_long_path_keeps_its_socket_elsewhere(binary: Path, tmp_path: Path) -> N
             assert other.pid == server.pid
             assert other.socket_path == server.socket_path
     assert not server.socket_path.parent.exists()
+    with start_embedded(home, binary=binary) as again:
+        # A client that is not told of a restart finds the server.
+        assert again.socket_path == server.socket_path
+    with start_embedded(tmp_path / ("long " * 12) / ("else" * 12), binary=binary) as other:
+        assert other.socket_path != server.socket_path
+
+
+@pytest.mark.parametrize("kind", ["open", "link", "file"])
+def test_what_others_have_put_in_the_place_of_a_socket_is_not_used(
+    binary: Path, tmp_path: Path, kind: str
+) -> None:
+    home = tmp_path / ("long " * 12) / ("path" * 12)
+    with start_embedded(home, binary=binary) as server:
+        taken = server.socket_path.parent
+    if kind == "open":
+        taken.mkdir()
+        taken.chmod(0o777)
+    elif kind == "link":
+        taken.symlink_to(tmp_path)
+    else:
+        taken.touch()
+    try:
+        with start_embedded(home, binary=binary) as other:
+            assert other.socket_path.parent not in (taken, tmp_path)
+            assert other.socket_path.parent.lstat().st_mode & 0o777 == 0o700
+            assert run_id(other.socket_path)
+        assert not other.socket_path.parent.exists()
+        assert taken.is_symlink() or taken.exists()
+    finally:
+        if kind == "open":
+            taken.rmdir()
+        else:
+            taken.unlink()
     assert not (home / "redis.sock").is_symlink()
 
 
