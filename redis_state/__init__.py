@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from redis_state.errors import (
     AlreadyVoted,
@@ -74,7 +73,9 @@ from redis_state.errors import (
     TokenUnknown,
     VersionConflict,
 )
+from redis_state.lazy import lazily
 
+# The records need pydantic, the store redis-py, the worker its extra.
 if TYPE_CHECKING:
     from redis_state.models import StateUpdate, SteeringEvent, TaskState
     from redis_state.payloads.claims import FolderClaims, ObjectClaims
@@ -84,6 +85,20 @@ if TYPE_CHECKING:
     from redis_state.settings import Settings
     from redis_state.store import RedisStateStore
     from redis_state.worker import AgentWorker, TaskClient, TaskContext
+else:
+    __getattr__, __dir__ = lazily(
+        __name__,
+        {
+            "redis_state.models": "StateUpdate SteeringEvent TaskState",
+            "redis_state.payloads.claims": "FolderClaims ObjectClaims",
+            "redis_state.serialization.claim_store": "ClaimStore",
+            "redis_state.serialization.payloads": "PayloadCodec",
+            "redis_state.serialization.sealed": "Sealed",
+            "redis_state.settings": "Settings",
+            "redis_state.store": "RedisStateStore",
+            "redis_state.worker": "AgentWorker TaskClient TaskContext",
+        },
+    )
 
 __version__ = "0.1.0"
 
@@ -170,35 +185,3 @@ __all__ = [
     "VersionConflict",
     "__version__",
 ]
-
-
-# Imported at their first use: the records need pydantic, the store redis-py, the worker its extra.
-_LATER = {
-    "AgentWorker": "redis_state.worker",
-    "ClaimStore": "redis_state.serialization.claim_store",
-    "FolderClaims": "redis_state.payloads.claims",
-    "ObjectClaims": "redis_state.payloads.claims",
-    "PayloadCodec": "redis_state.serialization.payloads",
-    "RedisStateStore": "redis_state.store",
-    "Sealed": "redis_state.serialization.sealed",
-    "Settings": "redis_state.settings",
-    "StateUpdate": "redis_state.models",
-    "SteeringEvent": "redis_state.models",
-    "TaskClient": "redis_state.worker",
-    "TaskContext": "redis_state.worker",
-    "TaskState": "redis_state.models",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import a name at its first use."""
-    if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_LATER[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    """List what there is, imported or not."""
-    return sorted({*globals(), *__all__})

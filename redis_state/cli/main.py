@@ -22,14 +22,34 @@ _EXTRAS = {
 }
 
 
-# They add their commands to `commands.app` when they are imported.
-MODULES = (
-    *("demo", "tasks.listing", "tasks.reading", "tasks.control", "tasks.messages"),
-    *("pool.queues", "pool.schedules", "pool.schedule_editing"),
-    *("tasks.finding", "tasks.operate", "tasks.replay", "servers.server", "servers.migrate"),
-    *("pool.versions", "pool.rates", "servers.gateway", "servers.dev", "servers.langgraph"),
-    *("archive.state", "archive.reading", "archive.running", "archive.keeping", "servers.forget"),
-)
+# They add these commands to `commands.app` when they are imported.
+MODULES: dict[str, str] = {
+    "commands": "worker health version",
+    "demo": "demo",
+    "tasks.listing": "tasks",
+    "tasks.reading": "show tree tail workers",
+    "tasks.control": "cancel steer approve reject delegate",
+    "tasks.messages": "signal request value",
+    "pool.queues": "queues",
+    "pool.schedules": "schedules",
+    "pool.schedule_editing": "schedules",
+    "tasks.finding": "submit find sessions",
+    "tasks.operate": "retry rerun fork",
+    "tasks.replay": "replay history",
+    "servers.server": "acl doctor",
+    "servers.migrate": "migrate",
+    "pool.versions": "versions",
+    "pool.rates": "rates",
+    "servers.gateway": "gateway",
+    "servers.dev": "dev",
+    "servers.langgraph": "langgraph",
+    "archive.state": "archive",
+    "archive.reading": "archive",
+    "archive.running": "archive",
+    "archive.keeping": "archive",
+    "servers.forget": "forget",
+    "sessions.session": "session",
+}
 
 _UNWRITTEN = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
@@ -67,14 +87,18 @@ def _interrupted() -> int:
     return 130
 
 
+def modules_of(command: str = "") -> list[str]:
+    """List the modules that a command is in; for help, or a command that there is not, all."""
+    found = [module for module, commands in MODULES.items() if command in commands.split()]
+    return found or [*MODULES]
+
+
 def _run() -> None:
     try:
-        for more in MODULES:
+        for more in modules_of(*sys.argv[1:2]):
             import_module(f"redis_state.cli.{more}")
         from redis_state.cli.commands import app  # noqa: PLC0415
-        from redis_state.cli.sessions.session import session  # noqa: PLC0415
 
-        app.add_typer(session)
         app()
     except ModuleNotFoundError as error:
         extra = _EXTRAS.get((error.name or "").partition(".")[0])

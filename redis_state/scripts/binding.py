@@ -10,8 +10,9 @@ The type of a value decides how it is written. Text, bytes and int stay as they 
 written one after the other. ``Annotated[T, write]`` is written, or made a group, by ``write``. A
 key that is None is the script's first key, so that each key exists and shares the slot.
 
-The source of each method is written and compiled once, at import, as dataclasses do it. A call
-costs what a method written by hand costs. Errors: ConfigError names the script and the parameter.
+The source of each method is written and compiled once, at its first use: most processes use some
+of the scripts. A later call costs what a method written by hand costs. Errors: ConfigError names
+the script and the parameter. That a script of the name is there is checked at import.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from typing import (
     ParamSpec,
     TypeVar,
     Union,
+    cast,
     get_args,
     get_origin,
     get_type_hints,
@@ -52,7 +54,7 @@ _BEGIN = "begin_"
 
 def script(method: Callable[P, R]) -> Callable[P, R]:
     """Make a method that has no body run the script of its name."""
-    return _bind(method)
+    return _later(method, lambda of: _bind(of, method))
 
 
 def remembering(*, behind: str, most: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -63,7 +65,7 @@ def remembering(*, behind: str, most: int) -> Callable[[Callable[P, R]], Callabl
     """
 
     def bind(method: Callable[P, R]) -> Callable[P, R]:
-        return _bind(method, behind, most)
+        return _later(method, lambda of: _bind(of, method, behind, most))
 
     return bind
 
@@ -73,7 +75,31 @@ def of_new_keys(method: Callable[P, R]) -> Callable[P, R]:
 
     They are not remembered packed: keys that are named again would be forgotten for them.
     """
-    return _bind(method, remembers=False)
+    return _later(method, lambda of: _bind(of, method, remembers=False))
+
+
+def _later(method: Callable[P, R], bind: Callable[[str], Callable[P, R]]) -> Callable[P, R]:
+    name: str = method.__name__.removeprefix(_BEGIN)
+    if name not in SCRIPTS:
+        raise ConfigError(f"{method.__name__}: there is no script of this name")
+    # A class gives what is in it to whoever asks for the attribute, as it does with a function.
+    return cast("Callable[P, R]", _Unbound(lambda: bind(name)))
+
+
+class _Unbound:
+    """Stands in a class for a method, until that is used first."""
+
+    def __init__(self, bind: Callable[[], Any]) -> None:
+        self._bind = bind
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._place = owner, name
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        # Two threads may come here at once: either method does.
+        bound = self._bind()
+        setattr(*self._place, bound)
+        return bound.__get__(instance, owner)
 
 
 @dataclass
@@ -86,12 +112,10 @@ class _Value:
 
 
 def _bind(
-    method: Callable[P, R], behind: str = "", most: int = 0, *, remembers: bool = True
+    script: str, method: Callable[P, R], behind: str = "", most: int = 0, *, remembers: bool = True
 ) -> Callable[P, R]:
     name: str = method.__name__
-    of = SCRIPTS.get(name.removeprefix(_BEGIN))
-    if of is None:
-        raise ConfigError(f"{name}: there is no script of this name")
+    of = SCRIPTS[script]
     names = _Binding(of, method)
     lines = _remembered(names, behind) if behind else _sent(names, begins=name.startswith(_BEGIN))
     names.check_all_are_used()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -22,32 +22,51 @@ _MISSPELT = re.compile(
 _COMMENTS = re.compile(r"(?:--[^\n]*\n)*")
 
 
-class Library:
+class Library(Mapping[str, Script]):
     """The Lua files of a folder: its scripts in any folder of it but ``lib``, where the parts are.
 
-    A name is unique in all folders. Errors: ConfigError.
+    A name is unique in all folders. All files are read at once, so that a process has those of one
+    version, though the package may be upgraded under it. A script is made of them at its first use.
+    Errors: ConfigError.
     """
 
     def __init__(self, folder: Traversable) -> None:
-        self._scripts: dict[str, Traversable] = {}
-        self._parts: dict[str, Traversable] = {}
-        self._texts: dict[str, str] = {}
+        self._scripts: dict[str, str] = {}
+        self._parts: dict[str, str] = {}
+        self._made: dict[str, Script] = {}
+        found: dict[tuple[bool, str], Traversable] = {}
         for path, file in _lua_files(folder):
-            files = self._parts if path[0] == "lib" else self._scripts
-            name = path[-1].removesuffix(".lua")
-            if name in files:
-                raise ConfigError(f"two Lua files have the name {name}: {files[name]} and {file}")
-            files[name] = file
+            is_part, name = path[0] == "lib", path[-1].removesuffix(".lua")
+            if other := found.get((is_part, name)):
+                raise ConfigError(f"two Lua files have the name {name}: {other} and {file}")
+            found[is_part, name] = file
+            texts = self._parts if is_part else self._scripts
+            texts[name] = file.read_text(encoding="utf-8")
+
+    def __getitem__(self, name: str) -> Script:
+        """Make a script, or return the one that was made."""
+        if name not in self._made and name in self._scripts:
+            self._made[name] = self.load(name)
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def __len__(self) -> int:
+        return len(self._scripts)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._scripts
 
     def names(self) -> list[str]:
         """List the names of the scripts, sorted."""
         return sorted(self._scripts)
 
     def load(self, name: str) -> Script:
-        """Read a script with each part that it includes, once, before its first use."""
+        """Make a script of its text and of each part that it includes."""
         if name not in self._scripts:
             raise ConfigError(f"the Lua script {name}.lua is missing")
-        header, text = parse(name, self._scripts[name].read_text(encoding="utf-8"))
+        header, text = parse(name, self._scripts[name])
         text = self._resolve(_body(header, text), placed=set(), path=(name,))
         digest = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
         return Script(
@@ -85,9 +104,7 @@ class Library:
     def _part(self, name: str, wanted_by: str) -> str:
         if name not in self._parts:
             raise ConfigError(f"the Lua script {name}.lua is missing: {wanted_by} includes it")
-        if name not in self._texts:
-            self._texts[name] = self._parts[name].read_text(encoding="utf-8")
-        return self._texts[name]
+        return self._parts[name]
 
 
 def lua_folder() -> Traversable:
@@ -125,6 +142,5 @@ def _body(header: Header, text: str) -> str:
     return f"{top}{parts}{body}return each(body, KEYS, ARGV, {width})\n"
 
 
-# Every script is read at import, so that a package built without them fails at once.
-_library = Library(lua_folder())
-SCRIPTS: dict[str, Script] = {name: _library.load(name) for name in _library.names()}
+# Their files are read at import, so that a package built without them fails at once.
+SCRIPTS: Library = Library(lua_folder())

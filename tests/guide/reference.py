@@ -244,10 +244,8 @@ def cli() -> str:
         import_module(f"redis_state.cli.{more}")  # they add their commands
     from redis_state.cli.commands import app  # noqa: PLC0415
     from redis_state.cli.exit_codes import ExitCode  # noqa: PLC0415
-    from redis_state.cli.sessions.session import session  # noqa: PLC0415
 
     commands = [*_commands(typer.main.get_command(app), "redis-state")]
-    commands += _group(typer.main.get_command(session), "redis-state session")
     statuses = [f"| {code.value} | `{code.name}` |" for code in ExitCode]
     return f"""# Commands
 

@@ -101,8 +101,7 @@ def test_every_command_that_is_shown_exists_with_its_options() -> None:
         import_module(f"redis_state.cli.{more}")
     app = import_module("redis_state.cli.commands").app
     commands: dict[str, Any] = dict(typer.main.get_command(app).commands)
-    session = typer.main.get_command(import_module("redis_state.cli.sessions.session").session)
-    groups: dict[str, Any] = {"session": session.commands} | {
+    groups: dict[str, Any] = {
         name: command.commands for name, command in commands.items() if hasattr(command, "commands")
     }
 

@@ -26,6 +26,7 @@ from redis_state.agents import (
 )
 from redis_state.agents.state.ids import is_session_id, new_id
 from redis_state.agents.storage.protection import is_sealed
+from redis_state.cli.commands import app
 from redis_state.cli.exit_codes import ExitCode, Making, or_exit, run
 from redis_state.cli.output import file_of, print_table, save_to
 from redis_state.cli.sessions.json_diff import differences
@@ -44,6 +45,7 @@ session: typer.Typer = typer.Typer(
     "Exit status: as for all of redis-state.",
     no_args_is_help=True,
 )
+app.add_typer(session)
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="A session's id.")]
 Side = Annotated[str, typer.Argument(help="A session's id, or the file of an export: ./NAME.")]

@@ -238,7 +238,7 @@ def test_a_ctrl_c_while_the_commands_are_imported_is_one_line() -> None:
 
 class Interrupting:
     def find_spec(self, name, path, target=None):
-        if name == "redis_state.cli.tasks.reading":
+        if name == "redis_state.cli.commands":
             os.kill(os.getpid(), signal.SIGINT)
 
 sys.meta_path.insert(0, Interrupting())

@@ -57,7 +57,6 @@ _PRELOADED = (
     "langgraph.graph",
     "redis_state.gateway",
     "redis_state.gateway.console",
-    "redis_state.cli.sessions.session",
     "redis_state.demo.run",
     "typer.rich_utils",
     "rich.markdown",

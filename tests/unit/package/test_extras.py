@@ -116,8 +116,10 @@ def _loaded(statements: Iterable[ast.stmt], package: str) -> Iterator[str]:
                 yield from (f"{origin}.{alias.name}" for alias in names)
             case ast.Assign(value=value) | ast.AnnAssign(value=value):
                 yield from _called(value)
-            case ast.If(test=ast.Name(id="TYPE_CHECKING")):
-                continue
+            case ast.If(test=ast.Name(id="TYPE_CHECKING"), body=body, orelse=others):
+                # Who imports a package uses what it hands out; what the root does needs extras.
+                if others and package != "redis_state":
+                    yield from _loaded(body, package)
             case ast.If(body=body, orelse=others):
                 yield from _loaded([*body, *others], package)
             case ast.Try(handlers=[]):

@@ -14,6 +14,7 @@ import pytest
 LAYERS = (
     (
         *(
+            "lazy",
             "errors",
             "models",
             "serialization",

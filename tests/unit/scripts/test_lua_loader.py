@@ -111,6 +111,19 @@ def test_every_script_of_the_package_resolves() -> None:
     assert not [name for name, script in SCRIPTS.items() if re.search(r"-- @\w", script.text)]
 
 
+def test_files_are_read_at_once_and_a_script_is_made_once(folder: Path) -> None:
+    write(folder, {"main": "-- @include part\n", "lib/part": "p\n", "other": "o\n"})
+    library = Library(folder)
+    write(folder, {"main": "new\n", "lib/part": "new\n"})
+    assert library["main"].text == "p\n"
+    assert library["main"] is library.get("main")
+    assert list(library) == ["main", "other"]
+    assert len(library) == 2
+    assert "part" not in library
+    with pytest.raises(KeyError):
+        library["part"]
+
+
 def test_scripts_inside_the_package_come_before_those_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from redis_state.errors import ConfigError
 from redis_state.models.version import Version
-from redis_state.scripts import SCRIPTS
+from redis_state.scripts import binding
 from redis_state.scripts.binding import remembering, script
 from redis_state.scripts.header import parse
 from redis_state.scripts.values import Expected, Topic
@@ -88,7 +88,7 @@ def declare(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
         once = "once" in found.properties
         keys, arguments = tuple(found.keys), tuple(found.arguments)
         made = Script("do_it", "", "", once=once, keys=keys, arguments=arguments)
-        monkeypatch.setitem(SCRIPTS, "do_it", made)
+        monkeypatch.setattr(binding, "SCRIPTS", {"do_it": made})
 
     return declared
 
@@ -196,6 +196,21 @@ def test_first_arguments_are_remembered_packed_unless_they_are_long(
     assert counter.topics == ["t", None, long, long]
 
 
+def test_a_method_is_bound_once_at_its_first_use(declare: Callable[[str], None]) -> None:
+    declare("KEYS key")
+
+    class Scripts(Runner):
+        @script
+        def do_it(self, key: str) -> Any:
+            """Do it."""
+
+    assert not isinstance(vars(Scripts)["do_it"], FunctionType)
+    sends = Scripts().do_it
+    assert vars(Scripts)["do_it"] is Scripts.do_it
+    assert isinstance(Scripts.do_it, FunctionType)
+    assert sends("k") == Scripts().do_it("k") == (("k",), ())
+
+
 def test_a_traceback_shows_what_was_written(declare: Callable[[str], None]) -> None:
     declare("KEYS key, ARGV name")
 
@@ -277,4 +292,5 @@ def _bind(
 
     named: Any = FunctionType(method.__code__, method.__globals__, "do_it")
     named.__annotations__, named.__kwdefaults__ = method.__annotations__, method.__kwdefaults__
-    how(named)
+    made: Any = type("Scripts", (Runner,), {"do_it": how(named)})
+    assert made.do_it

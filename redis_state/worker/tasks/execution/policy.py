@@ -15,9 +15,10 @@ class StepPolicy:
     """The policy of a worker for steps.
 
     ``retry`` is how a failed step is retried, unless its work is `retried` by another policy. None
-    makes one attempt. ``on_changed`` applies to a task whose handler ended without using an entry
-    of earlier runs: ``notify`` completes the task and publishes it, ``fail`` fails it. Results of
-    more than ``inline_bytes``, as JSON, are kept in chunks.
+    makes one attempt. ``on_changed`` applies to a task whose handler does not use an entry of
+    earlier runs: at a call that stands in its place, or at the end. ``notify`` publishes that, and
+    the task ends as its handler does; ``fail`` fails it. Results of more than ``inline_bytes``, as
+    JSON, are kept in chunks.
     """
 
     retry: RetryPolicy | None = None
