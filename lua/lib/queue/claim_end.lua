@@ -1,5 +1,5 @@
 -- End the claim of a task's job, if it is the given one, or any for nil: its permits are free again. Returns 1
--- if it was there, then also its key, and after how many runs its job took of the key's rate, and which, if it did.
+-- if it was there, then also its key. If its job took of the key's rate, then after how many runs, and of which rate.
 -- @include flow_turn
 local function claim_end(keys, task, claimed)
   local was = tonumber(redis.call('ZSCORE', keys.claims, task) or 0)
