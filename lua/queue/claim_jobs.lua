@@ -6,7 +6,7 @@
 -- KEYS keys.flow     hash: paused, limit, parked, per_key, limit:<key>, key_rate, rate:<key>, turn,
 --   keyed: 1 if a job with a key is next
 -- KEYS keys.owners   hash: id -> its key and place, held:<task> -> key, later:<id> -> key,
---   took:<task> -> after how many runs it took of its key's rate
+--   took:<task> -> after how many runs it took of its key's rate, of:<task> -> that rate
 -- KEYS keys.keyed    zset: line, place and id of each job that has a key, in order
 -- KEYS keys.heads    zset: limit key, place and line of each session's line that stands in a limit key's
 -- KEYS keys.turns    zset: line -> when it had its turn
@@ -43,12 +43,12 @@ if set[1] == '1' or limit <= 0 then return reply end
 local due = flow_due(keys, limit, now, life_ms)
 local at, plain = 1, set[4] ~= '1'
 for _ = 1, limit do
-  local member, key, took
-  if not plain or not due[at] then member, key, took = flow_next(keys, now) end
+  local member, key, rate
+  if not plain or not due[at] then member, key, rate = flow_next(keys, now) end
   if member then
     local place, id = string.match(member, '%z([^%z]+)%z([^%z]+)$')
     job_claim(keys, reply, now, life_ms, id, place, key)
-    if took then flow_took(keys, id) end
+    if rate then flow_took(keys, id, rate) end
   elseif due[at] then
     job_claim(keys, reply, now, life_ms, due[at], due[at + 1])
     at = at + 2

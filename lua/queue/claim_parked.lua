@@ -4,7 +4,7 @@
 -- KEYS keys.claims   zset: task -> when its job was claimed, in ms
 -- KEYS keys.flow     hash: paused, limit, parked, passed: where the last call was, limits of keys, turn
 -- KEYS keys.owners   hash: id -> lane, key and place, held:<task> -> key, parked:<task> -> id and version,
---   took:<task> -> after how many runs it took of its key's rate
+--   took:<task> -> after how many runs it took of its key's rate, of:<task> -> that rate
 -- KEYS keys.keyed    zset: lane, key, place and id of each job that waits so, in order
 -- KEYS keys.heads    zset: limit key, place and line of each session's line that stands in a limit key's
 -- KEYS keys.turns    zset: line -> when it had its turn
@@ -32,14 +32,14 @@ local passed, looked, refused = set[4] or '', 0, { number = 0 }
 local function take(lane, member)
   local id = string.match(member, '%z([^%z]+)$')
   local key = string.sub(lane, (string.find(lane, ';', 1, true)) + 1)
-  local wait_ms, full_at = lane_may(keys, key, refused, now)
+  local wait_ms, full_at, rate = lane_may(keys, key, refused, now)
   if wait_ms ~= 0 then return false end
   local line, above = key_lines(key)
   if full_at then flow_take(keys.rates, above or line, full_at, now) end
   redis.call('ZREM', keys.keyed, member)
   redis.call('HDEL', keys.owners, id, 'parked:' .. (string.match(id, '^(.*):%d+$') or id))
   job_claim(keys, reply, now, life_ms, id, string.match(member, '%z([^%z]+)%z'), key ~= '' and key or nil)
-  if full_at then flow_took(keys, id) end
+  if full_at then flow_took(keys, id, rate) end
   return true
 end
 for _, lane in ipairs(lanes) do

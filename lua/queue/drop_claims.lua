@@ -5,7 +5,7 @@
 -- KEYS keys.claims   zset: task -> when its job was claimed, in ms
 -- KEYS keys.flow     hash: limits of the queue, turn, parked
 -- KEYS keys.owners   hash: id -> lane, key and place, held:<task> -> key, parked:<task> -> id and version,
---   took:<task> -> after how many runs it took of its key's rate
+--   took:<task> -> after how many runs it took of its key's rate, of:<task> -> that rate
 -- KEYS keys.keyed    zset: line, place and id of each job that has a key, in order
 -- KEYS keys.heads    zset: limit key, place and line of each session's line that stands in a limit key's
 -- KEYS keys.turns    zset: line -> when it had its turn
@@ -28,6 +28,6 @@ for i = 1, #tasks, 3 do
   local claimed = tonumber(redis.call('ZSCORE', keys.claims, task) or 0)
   local old = claimed <= before_ms or is_ahead(claimed, now)
   if claimed > 0 and old then ended = ended + claim_void(keys, task, tasks[i + 2], claimed) end
-  if claimed == 0 then redis.call('HDEL', keys.owners, 'took:' .. task) end
+  if claimed == 0 then redis.call('HDEL', keys.owners, 'took:' .. task, 'of:' .. task) end
 end
 return { 'OK', ended }

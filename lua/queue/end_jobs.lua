@@ -7,7 +7,7 @@
 -- KEYS keys.claims   zset: task -> when its job was claimed, in ms
 -- KEYS keys.flow     hash: limits of the queue, turn
 -- KEYS keys.owners   hash: id -> its key and place, held:<task> -> key, later:<id> -> key,
---   took:<task> -> after how many runs it took of its key's rate
+--   took:<task> -> after how many runs it took of its key's rate, of:<task> -> that rate
 -- KEYS keys.keyed    zset: line, place and id of each job that has a key, in order
 -- KEYS keys.heads    zset: limit key, place and line of each session's line that stands in a limit key's
 -- KEYS keys.turns    zset: line -> when it had its turn
@@ -37,9 +37,9 @@ for i, payload in ipairs(payloads) do
   local place = tonumber(where)
   claimed, again_ms = tonumber(claimed), tonumber(again_ms)
   local task = string.match(id, '^(.*):%d+$') or id
-  local mine, key, took = claim_end(keys, task, claimed)
+  local mine, key, took, rate = claim_end(keys, task, claimed)
   ended = ended + mine
-  if took and begun ~= '1' then flow_back(keys, key) end
+  if took and begun ~= '1' then flow_back(keys, key, rate) end
   local came = place and place > 0 and place < now
   if not again_ms then
     local waits = redis.call('ZSCORE', keys.queue, id) or redis.call('HEXISTS', keys.owners, id) == 1

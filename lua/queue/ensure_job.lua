@@ -8,7 +8,8 @@
 -- KEYS keys.claims      zset: task -> when its job was claimed, in ms
 -- KEYS keys.flow        hash: limits of the queue, turn
 -- KEYS keys.owners      hash: id -> its key and place, held:<task> -> key, later:<id> -> key,
---   parked:<task> -> id and version, took:<task> -> after how many runs it took of its key's rate
+--   parked:<task> -> id and version, took:<task> -> after how many runs it took of its key's rate,
+--   of:<task> -> that rate
 -- KEYS keys.keyed       zset: line, place and id of each job that has a key, in order
 -- KEYS keys.heads       zset: limit key, place and line of each session's line that stands in a limit key's
 -- KEYS keys.turns       zset: line -> when it had its turn

@@ -4,7 +4,7 @@
 -- KEYS keys.claims   zset: task -> when its job was claimed, in ms
 -- KEYS keys.flow     hash: limits of the queue, turn, parked: when a job was last kept for others
 -- KEYS keys.owners   hash: id -> lane, key and place, held:<task> -> key, parked:<task> -> id and version,
---   took:<task> -> after how many runs it took of its key's rate
+--   took:<task> -> after how many runs it took of its key's rate, of:<task> -> that rate
 -- KEYS keys.keyed    zset: lane, key, place and id of each job that is kept for others, in order
 -- KEYS keys.heads    zset: limit key, place and line of each session's line that stands in a limit key's
 -- KEYS keys.turns    zset: line -> when it had its turn
@@ -29,10 +29,10 @@
 -- @include parked_place
 
 local task = string.match(id, '^(.*):%d+$') or id
-local ended, held, took = claim_end(keys, task, tonumber(claimed))
+local ended, held, took, rate = claim_end(keys, task, tonumber(claimed))
 if ended == 0 then return { 'OK', 0 } end
 local key = held or ''
-if took then flow_back(keys, key) end
+if took then flow_back(keys, key, rate) end
 -- What an earlier task of the name left.
 job_unpark(keys, task)
 local owner = lane .. key .. '\0' .. string.format('%018.4f', tonumber(place))

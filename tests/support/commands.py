@@ -87,8 +87,7 @@ async def cli(
     **environment: str,
 ) -> Ran:
     """Run a command in a thread of this process, which is quicker than one of its own."""
-    for module in MODULES:
-        import_module(f"redis_state.cli.{module}")
+    prepare()
     with patch("typer.testing._get_command", _parser):
         result = await asyncio.to_thread(
             CliRunner().invoke,
@@ -100,6 +99,13 @@ async def cli(
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return Ran(result.exit_code, result.stdout, result.stderr)
+
+
+def prepare() -> None:
+    """Make the parsers of all commands."""
+    for module in MODULES:
+        import_module(f"redis_state.cli.{module}")
+    _parser(commands.app)
 
 
 def _environment(settings: Settings) -> dict[str, str]:

@@ -3,8 +3,9 @@
 `tests/costly.txt` names the functions of these tests: sweeps that kill a process at each place,
 trials under load, sets of servers, interpreters that import everything. Of a test with several
 cases that one stays which a line names with its id, else that with the first id. So of the tests of
-both archives some stay with each. The list is written from the CPU seconds of the whole suite. The
-ids that it had stay:
+both archives some stay with each. A line that ends with ``[]`` leaves none: each case is dear, and
+other tests of its kind stay. The list is written from the CPU seconds of the whole suite. The ids
+that it had stay:
 
     make test MARKS= PYTEST_ARGS="-p tests.support.processes.cpu --cpu-report=cpu.jsonl"
     .venv/bin/python -m tests.support.costs cpu.jsonl
@@ -38,15 +39,16 @@ def left_out(items: Iterable[pytest.Item], costly: frozenset[str]) -> Iterator[p
     """Yield the tests of costly functions, without one case of those that have several.
 
     That is the same in every order of the tests: the case that is named, or that with the first id.
+    None stays of a function that is named with ``[]``.
     """
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         function = function_of(item.nodeid)
         if function in costly and item.get_closest_marker("full") is None:
             cases.setdefault(function, []).append(item)
-    for each in cases.values():
+    for function, each in cases.items():
         each.sort(key=lambda item: (item.nodeid not in costly, item.nodeid))
-        yield from each[1:] or each
+        yield from each if f"{function}[]" in costly else each[1:] or each
 
 
 def function_of(test: str) -> str:

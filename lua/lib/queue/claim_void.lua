@@ -3,7 +3,7 @@
 -- @include claim_end
 -- @include flow_back
 local function claim_void(keys, task, runs, claimed)
-  local ended, key, took = claim_end(keys, task, claimed)
-  if took and took == runs then flow_back(keys, key) end
+  local ended, key, took, rate = claim_end(keys, task, claimed)
+  if took and took == runs then flow_back(keys, key, rate) end
   return ended
 end

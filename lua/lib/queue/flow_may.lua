@@ -1,5 +1,6 @@
 -- For how many ms a key may not start another job, 0 if it may now; nil while as many run as may, of the line or of
--- the limit key that it stands in. With a rate also when all of it will be there again, once a job has started.
+-- the limit key that it stands in. With a rate also when all of it will be there again, once a job has started, and
+-- the rate.
 -- @include key_lines
 -- @include line_full
 -- @include flow_rate
@@ -14,5 +15,6 @@ local function flow_may(keys, key, now)
   local rate = string.sub(name, 1, 2) ~= 'b:' and (set[3] or set[4])
   if limit and line_full(keys, name, tonumber(limit), now) then return nil end
   if not rate then return 0 end
-  return flow_wait(keys.rates, name, rate, 1, now)
+  local wait_ms, full_at = flow_wait(keys.rates, name, rate, 1, now)
+  return wait_ms, full_at, rate
 end

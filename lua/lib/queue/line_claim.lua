@@ -6,7 +6,7 @@ local function line_claim(keys, life_ms, task, id, place, key)
   local line, above = key_lines(key)
   redis.call('ZREM', keys.keyed, line .. '\0' .. place .. '\0' .. id)
   -- A claim of which an earlier version saw the end may have left what it took.
-  redis.call('HDEL', keys.owners, id, 'took:' .. task)
+  redis.call('HDEL', keys.owners, id, 'took:' .. task, 'of:' .. task)
   redis.call('HSET', keys.owners, 'held:' .. task, key)
   redis.call('ZADD', keys.holders, 0, line .. '\0' .. task)
   if above then

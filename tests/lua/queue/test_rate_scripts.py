@@ -140,6 +140,40 @@ async def test_a_claim_of_before_a_rate_gives_nothing_back(scripts: Scripts, key
     assert await claim(scripts, keys) == {}
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "starts"),
+    [
+        # They had 20 minutes each, and not 42 hours.
+        pytest.param(f"3 {HOUR}", f"4 {168 * HOUR}", 4, id="longer"),
+        # It had the whole day: none of that is taken then.
+        pytest.param(f"1 {24 * HOUR}", f"5 {24 * HOUR}", 5, id="more"),
+        # They had half of a day, in which one begins.
+        pytest.param(f"6 {24 * HOUR}", f"2 {24 * HOUR}", 2, id="fewer"),
+        # What was taken of a longer period is all of a shorter one.
+        pytest.param(f"2 {24 * HOUR}", f"4 {HOUR}", 2, id="shorter"),
+    ],
+)
+async def test_what_a_claim_took_is_given_back_by_the_rate_of_its_time(
+    scripts: Scripts, keys: Keys, before: str, after: str, starts: int
+) -> None:
+    for number in range(20):
+        await put(scripts, keys, f"a{number:02}", "k")
+    await limit(scripts, keys, key_rate=before)
+    left = await claim(scripts, keys, 3)
+    await limit(scripts, keys, key_rate=after)
+    # These begin before anybody finds the claims of the dead.
+    begun = await claim(scripts, keys)
+    gone = [(queued_job(keys, task).id.rpartition(":")[0], 1, 0) for task in left]
+    reply = await scripts.drop_claims(
+        keys.queue("q"), before_ms=await clock_ms(scripts), tasks=gone
+    )
+    assert reply == ok(len(left))
+    begun |= await claim(scripts, keys)
+    assert len(begun) == starts
+    owners: list[bytes] = await ask(scripts, "HKEYS", keys.queue("q").owners)
+    assert sum(name.startswith(b"of:") for name in owners) == starts
+
+
 async def test_a_key_whose_rate_gets_a_shorter_period_starts_within_it(
     scripts: Scripts, keys: Keys
 ) -> None:

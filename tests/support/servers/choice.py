@@ -72,6 +72,14 @@ class Admin:
             found += [key.decode() for key, life in expiring if life == -1]
         return sorted(found)
 
+    def contents(self, namespace: str) -> dict[bytes, bytes]:
+        """Return all that a namespace holds, by key, as the server would write it to a file."""
+        return {
+            key: node.dump(key)
+            for node in self._nodes
+            for key in node.scan_iter(f"{namespace}*", count=1000)
+        }
+
     def let_in(self, settings: Settings, role: Role = Role.WORKER, *, also: bool = False) -> None:
         """Let the suite's user into a namespace, with the rights that the command line prints.
 

@@ -45,13 +45,16 @@ def test_quick(case): pass
 
 @pytest.mark.parametrize("case", ["a", "b", "c"])
 def test_of_kinds(case): pass
+
+@pytest.mark.parametrize("case", [1, 2])
+def test_dear(case): pass
 """
 # Given to the process as a plugin.
 LIST = """
 import tests.conftest
 from tests.support import costs
 
-names = ("sweep", "one_size", "alone", "of_kinds[b]")
+names = ("sweep", "one_size", "alone", "of_kinds[b]", "dear[]")
 tests.conftest._COSTLY = costs.listed("\\n".join(f"test_some.py::test_{name}" for name in names))
 """
 
@@ -79,16 +82,17 @@ async def test_of_a_costly_test_the_case_that_is_named_or_has_the_first_id_stays
     # The tests were shuffled before.
     kinds = ["test_of_kinds[a]", "test_of_kinds[c]"]
     sweep = [f"test_sweep[{at}]" for at in range(2, 9)]
-    assert found == ["test_alone", *kinds, "test_one_size[1]", *sweep]
+    dear = ["test_dear[1]", "test_dear[2]"]
+    assert found == ["test_alone", *dear, *kinds, "test_one_size[1]", *sweep]
 
 
 async def test_no_costly_test_begins_once_its_time_is_over(tmp_path: Path) -> None:
-    # Seven cases of the sweep, two kinds, and the two tests without further cases.
+    # Seven cases of the sweep, two kinds, both dear ones, and the two tests without further cases.
     late = await run_pytest(tmp_path, REDIS_STATE_COSTLY_UNTIL=str(time.time() - 1))
-    assert re.search(r"SKIPPED \[11\].*no time is left for it: make test-exhaustive", late)
-    assert "4 passed, 13 skipped" in late
+    assert re.search(r"SKIPPED \[13\].*no time is left for it: make test-exhaustive", late)
+    assert "4 passed, 15 skipped" in late
     early = await run_pytest(tmp_path, REDIS_STATE_COSTLY_UNTIL=str(time.time() + 3600))
-    assert "15 passed, 2 skipped" in early
+    assert "17 passed, 2 skipped" in early
 
 
 def test_the_list_names_what_costs_most_for_each_case() -> None:
