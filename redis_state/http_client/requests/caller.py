@@ -168,11 +168,12 @@ class GatewayCaller:
     ) -> AsyncGenerator[AsyncGenerator[bytes, None], None]:
         """Open a stream of events, and give its chunks. They end however the connection does.
 
-        Errors: BackendUnavailable if it cannot be opened now; those of the answer.
+        Errors: InvalidField for what can be no cursor; BackendUnavailable if it cannot be opened
+        now; those of the answer.
         """
         headers = {"accept": "text/event-stream"}
         if cursor is not None:
-            headers["last-event-id"] = cursor
+            headers["last-event-id"] = _cursor_of(cursor)
         timeout = httpx.Timeout(self._idle_s, connect=_CONNECT_S)
         found = await self._send(ask, headers, timeout, self._sending(), stream=True)
         if isinstance(found, _Failure):
@@ -286,6 +287,13 @@ def key_of(field: str, given: str | None) -> str:
     if not isinstance(key, str) or not key:
         raise InvalidField(field, f"text of 1 to {LONGEST_KEY} signs is needed")
     return key
+
+
+def _cursor_of(given: Any) -> str:
+    """Return a cursor as a header may have it. No stream has given another one."""
+    if not isinstance(given, str) or not _HEADER_TEXT.fullmatch(given):
+        raise InvalidField("after", "must be a cursor of this stream, $ for its end, or 0 for all")
+    return given
 
 
 def header_key(key: str) -> str:

@@ -18,6 +18,7 @@ from redis_state.errors import BackendUnavailable
 from redis_state.gateway import GatewayLimits, create_gateway
 from redis_state.gateway.routes.tasks import hooks
 from redis_state.testing import eventually
+from redis_state.worker import OpenPause, TaskClient
 from tests.support.http.gateway import (
     Served,
     at,
@@ -72,6 +73,25 @@ async def test_a_repeated_decision_is_the_same_for_its_caller_only(served: Serve
         assert (foreign.status_code, foreign.json()["error"]["by"]) == (409, "ann")
         other = await ann.post(path, json={"approved": False}, headers=key)
         assert other.status_code == 409
+
+
+async def test_a_pause_that_is_decided_while_it_is_read_is_no_unknown_one(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await served.client.submit("ask", session_id="s", task_id="t")
+    path = of_pause(await paused(served, "s", "t"))
+    read, decided = TaskClient.pause, list[str]()
+
+    async def late(client: TaskClient, token: str) -> OpenPause | None:
+        await served.client.approve(token, actor="bob")
+        decided.append(token)
+        return await read(client, token)
+
+    monkeypatch.setattr(TaskClient, "pause", late)
+    async with served.caller("ann", "resolve:*") as ann:
+        answered = await ann.get(path)
+    assert len(decided) == 1
+    assert (answered.status_code, answered.json().get("by")) == (200, "bob")
 
 
 async def test_a_value_that_does_not_fit_the_form_decides_nothing(served: Served) -> None:

@@ -475,8 +475,10 @@ async def test_updates_are_the_same_with_their_cursors_and_runs(over: OverHttp) 
     assert timeline.task == await over.direct.inspect("s", "t")
     assert await over.http.timeline("s", "none") is None
     # The direct client calls it foreign; over HTTP it may be a mistake of the caller's.
-    with pytest.raises(errors.InvalidField, match="after"):
-        await watched(over.http, "garbage")
+    no_cursors: tuple[Any, ...] = ("garbage", "1-1-é", "1-1\n", 0)
+    for wrong in no_cursors:
+        with pytest.raises(errors.InvalidField, match="after"):
+            await watched(over.http, wrong)
     for client in (over.direct, over.http):
         with pytest.raises(errors.TaskUnknown, match="none"):
             async with aclosing(client.watch("s", "none")) as updates:

@@ -62,6 +62,9 @@ async def read_pause(call: ApiCall) -> Response:
     if pause is not None:
         return answer(shown_pause(call, pause_document(pause)))
     if known.is_open:
+        # It is over since it was read: decided, which is no secret, or gone.
+        known = await _seen(call, known.pause_id)
+    if known.is_open:
         raise not_found()
     document = {
         "state": "resolved",
