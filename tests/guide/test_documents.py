@@ -119,9 +119,10 @@ def test_every_message_of_the_troubleshooting_page_is_in_the_code() -> None:
 
 
 def test_the_page_for_contributors_names_every_target_of_the_makefile() -> None:
-    targets = re.findall(
-        r"^([a-z0-9-]+):.*## ", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE
-    )
+    if not (ROOT / "noxfile.py").exists():
+        pytest.skip("only a checkout has all of them")
+    printed = children.run(["make", "-C", str(ROOT), "help"], capture_output=True, text=True)
+    targets = re.findall(r"^  make ([a-z0-9-]+) +\S", printed.stdout, re.MULTILINE)
+    assert {"test-exhaustive", "test-matrix"} <= set(targets)
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    assert "test-matrix" in targets
-    assert [name for name in targets if f"`make {name}" not in page and name != "help"] == []
+    assert [name for name in targets if f"`make {name}`" not in page and name != "help"] == []
