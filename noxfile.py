@@ -269,7 +269,7 @@ UPSTREAM = {
 
 
 @nox.session
-@nox.parametrize("host", UPSTREAM, ids=[host.replace("-", "_") for host in UPSTREAM])
+@nox.parametrize("host", list(UPSTREAM), ids=[host.replace("-", "_") for host in UPSTREAM])
 def test_upstream(session: nox.Session, host: str) -> None:
     """Run a host's own tests of its store, with ours in the store's place."""
     # pip downloads the sdist, which has the tests of some hosts.
