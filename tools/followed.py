@@ -65,7 +65,7 @@ async def approving() -> int:
         for _ in range(_APPROVALS):
             task_id = await client.submit("ask", None, session_id=_SESSION)
             pauses = await eventually(lambda: client.pauses(_SESSION), "the task asks")
-            counts.append(await entered(client.approve(pauses[0].token)))
+            counts.append(await entered(client.approve(str(pauses[0].token))))
             await client.result(_SESSION, task_id)
     return min(counts)
 
