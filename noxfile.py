@@ -1,9 +1,11 @@
-"""The environments beside .venv: other versions, the built wheel, the peers of the benchmarks.
+"""What is tested beside `make test`: other servers and versions, the built wheel, hosts, clients.
 
-    .venv/bin/nox -s redis8 -- -m pytest -n auto -k lease
+    make test-redis8 PYTEST_ARGS="-k lease"
+    .venv/bin/nox -s test_redis8 -- -n auto -k lease
 
-What stands behind `--` goes to Python, or to the benchmarks. An environment is made once, and again
-when pyproject.toml or the pinned versions change. `make` names the sessions.
+are the same. What stands behind `--` goes to pytest, to the benchmarks, or to an example. An
+environment is made once, and again when pyproject.toml or the pinned versions change. Sessions
+without one of their own run in that of `make test`.
 """
 
 from __future__ import annotations
@@ -39,14 +41,8 @@ TESTING = (
 # What the suite needs beside the installed wheel: neither redis_state/ nor lua/.
 BESIDE_THE_WHEEL = (
     *("tests", "workers", "examples", "docs", "tools", "pyproject.toml", "README.md", "LICENSE"),
-    *(
-        "CONTRIBUTING.md",
-        "CHANGELOG.md",
-        "SECURITY.md",
-        "Makefile",
-        "Dockerfile",
-        "docker-compose.yml",
-    ),
+    *("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"),
+    *("Makefile", "Dockerfile", "docker-compose.yml"),
 )
 
 # tools/environment.py leaves uv there where uv may be used: see there.
@@ -87,20 +83,69 @@ def install(
     done.write_text(wanted, encoding="utf-8")
 
 
+def install_arq(session: nox.Session) -> None:
+    """Install arq beside a later redis-py than its metadata allows. It works: tests show it."""
+    session.install("--no-deps", "arq", "-c", str(VERSIONS))
+
+
 def suite(session: nox.Session, *arguments: str) -> None:
-    """Run what stands behind ``--``: pytest with its arguments."""
-    session.run("python", *session.posargs, *arguments)
+    """Run the suite in the session's environment, with what stands behind ``--``."""
+    session.run("python", "-m", "pytest", *session.posargs, *arguments)
+
+
+def suite_here(session: nox.Session, *arguments: str, **environment: str) -> None:
+    """Run it in the environment of `make test`."""
+    session.env.update(environment)
+    session.run(sys.executable, "-m", "pytest", *session.posargs, *arguments)
+
+
+@nox.session(python=False)
+def test_redis_server(session: nox.Session) -> None:
+    """Run the suite on the redis-server of this machine."""
+    found = shutil.which("redis-server") or session.error("no redis-server on PATH")
+    suite_here(session, REDIS_STATE_SERVER_BIN=found)
+
+
+@nox.session(python=False)
+def test_cluster(session: nox.Session) -> None:
+    """Run the suite on a Redis Cluster of three primaries."""
+    suite_here(session, REDIS_STATE_TEST_SERVER="cluster")
+
+
+@nox.session(python=False)
+def test_acl(session: nox.Session) -> None:
+    """Run the suite as the user that redis-state acl prints for a worker."""
+    tests = os.environ.get("ACL_TESTS", "tests/lua tests/integration").split()
+    suite_here(session, "-m", "not slow and not chaos", *tests, REDIS_STATE_TEST_SERVER="acl")
+
+
+@nox.session(python=False)
+def test_http_client(session: nox.Session) -> None:
+    """Run the tests of tasks with a client that calls a gateway."""
+    tests = [f"tests/integration/{part}" for part in WITH_A_CLIENT]
+    suite_here(session, "-k", f"not ({NOT_OVER_HTTP})", *tests, REDIS_STATE_TEST_CLIENT="http")
+
+
+WITH_A_CLIENT = ("worker", "schedules", "stores/test_snapshots.py")
+# A gateway hides what is damaged, has no span for its caller, does not die with it, and has limits
+# of its own.
+NOT_OVER_HTTP = " or ".join(
+    (
+        *("damaged", "one_trace", "dies_behind", "death_at_any"),
+        *("too_long_to_judge", "any_characters", "taken_over"),
+    )
+)
 
 
 @nox.session
-def redis7(session: nox.Session) -> None:
+def test_redis7(session: nox.Session) -> None:
     """Run the suite on redis-py 7, without arq: tests that need it skip themselves."""
     install(session, "-e", ".[test,pool]", "redis>=7,<8", free="redis")
     suite(session)
 
 
 @nox.session
-def redis8(session: nox.Session) -> None:
+def test_redis8(session: nox.Session) -> None:
     """Run the suite on redis-py 8, without arq: tests that need it skip themselves."""
     install(session, "-e", ".[test,pool]", "redis>=8,<9", free="redis")
     suite(session)
@@ -108,7 +153,7 @@ def redis8(session: nox.Session) -> None:
 
 @nox.session
 @nox.parametrize("sdk", A2A_SDKS)
-def a2a(session: nox.Session, sdk: str) -> None:
+def test_a2a(session: nox.Session, sdk: str) -> None:
     """Run the A2A tests with the oldest and the newest SDK."""
     install(session, "-e", ".[test]", f"a2a-sdk=={sdk}.*", free="a2a-sdk")
     suite(session, *map(str, sorted((ROOT / "tests" / "integration").rglob("test_a2a_*.py"))))
@@ -129,7 +174,7 @@ def python_of(*names: str, version: str) -> str | None:
 
 
 @nox.session
-def savers(session: nox.Session) -> None:
+def test_savers(session: nox.Session) -> None:
     """Import threads from the savers of other packages, each on its real store."""
     install(
         session,
@@ -137,8 +182,7 @@ def savers(session: nox.Session) -> None:
         *("langgraph-checkpoint-sqlite>=3,<4", "moto[dynamodb,server]>=5"),
         free="redis",
     )
-    # Its metadata says redis<6: see the session matrix.
-    session.install("--no-deps", "arq", "-c", str(VERSIONS))
+    install_arq(session)
     session.env["REDIS_STATE_SAVERS"] = "1"
     # Their connections may be left to the collector of garbage.
     suite(session, "-W", "ignore", "tests/integration/langgraph/test_real_savers.py")
@@ -157,7 +201,7 @@ LOWEST = {
 
 @nox.session
 @nox.parametrize("extras", list(LOWEST.values()), ids=list(LOWEST))
-def lowest(session: nox.Session, extras: str) -> None:
+def test_lowest(session: nox.Session, extras: str) -> None:
     """Run tests with the lowest versions that pyproject.toml allows."""
     if not UV.exists():
         session.skip("pip cannot choose the lowest versions, and there is no uv")
@@ -169,31 +213,24 @@ def lowest(session: nox.Session, extras: str) -> None:
 LIGHT_HOSTS = ("google-adk", "llama-index", "agent-framework")
 HOSTS = (*LIGHT_HOSTS, "crewai")
 WITH_HOSTS = (
-    "worker",
-    "embedded",
-    "cli",
-    "http",
-    "crypto",
-    "claims",
-    "forms",
-    "otel",
-    "prometheus",
+    *("worker", "embedded", "cli", "http", "crypto", "claims"),
+    *("forms", "otel", "prometheus"),
 )
 
 
 @nox.session
-def hosts(session: nox.Session) -> None:
+def test_hosts(session: nox.Session) -> None:
     """Run the tests of the hosts whose packages the suite's environment does not have."""
-    test_hosts(session, HOSTS)
+    run_hosts(session, HOSTS)
 
 
 @nox.session
-def light_hosts(session: nox.Session) -> None:
+def test_light_hosts(session: nox.Session) -> None:
     """Run those of the hosts that are installed in seconds."""
-    test_hosts(session, LIGHT_HOSTS)
+    run_hosts(session, LIGHT_HOSTS)
 
 
-def test_hosts(session: nox.Session, names: tuple[str, ...]) -> None:
+def run_hosts(session: nox.Session, names: tuple[str, ...]) -> None:
     """Install hosts, and run their tests and examples."""
     extras = ",".join((*WITH_HOSTS, *names))
     install(session, "-e", f".[{extras}]", *TESTING, pinned_in=HOST_VERSIONS)
@@ -204,7 +241,7 @@ def test_hosts(session: nox.Session, names: tuple[str, ...]) -> None:
         for name in names
         for file in sorted((ROOT / "tests" / "hosts").glob(f"test_{name.replace('-', '_')}*.py"))
     ]
-    suite(session, *(found if "pytest" in session.posargs else ()))
+    suite(session, *found)
 
 
 @nox.session
@@ -217,16 +254,8 @@ def example(session: nox.Session, host: str) -> None:
 
 
 # Hosts whose own tests of a store run with ours in its place: files of tools/upstream.
-UPSTREAM = (
-    "google-adk",
-    "crewai",
-    "openai-agents",
-    "agent-framework",
-    "llama-index",
-    "pydantic-ai",
-)
-# What their modules of tests import besides.
-UPSTREAM_NEEDS = {
+# What these tests import besides.
+UPSTREAM = {
     "google-adk": ("google-adk[db]", "aiosqlite"),
     "crewai": ("pytest-recording",),
     "llama-index": ("asyncpg", "testcontainers"),
@@ -240,8 +269,8 @@ UPSTREAM_NEEDS = {
 
 
 @nox.session
-@nox.parametrize("host", UPSTREAM, ids=[host.replace("-", "_") for host in UPSTREAM])
-def upstream(session: nox.Session, host: str) -> None:
+@nox.parametrize("host", list(UPSTREAM), ids=[host.replace("-", "_") for host in UPSTREAM])
+def test_upstream(session: nox.Session, host: str) -> None:
     """Run a host's own tests of its store, with ours in the store's place."""
     # pip downloads the sdist, which has the tests of some hosts.
     install(
@@ -250,7 +279,7 @@ def upstream(session: nox.Session, host: str) -> None:
         f".[embedded,pool,{host}]",
         *TESTING,
         "pip",
-        *UPSTREAM_NEEDS.get(host, ()),
+        *UPSTREAM[host],
         pinned_in=VERSIONS if host == "pydantic-ai" else HOST_VERSIONS,
     )
     session.env.update(QUIET)
@@ -262,7 +291,7 @@ ASAP_PYTHON = python_of(NEWER, "python3.14", "python3", version="3.13")
 
 
 @nox.session(python=ASAP_PYTHON)
-def asap(session: nox.Session) -> None:
+def test_asap(session: nox.Session) -> None:
     """Run the tests with ASAP's own package, which needs Python 3.13."""
     if ASAP_PYTHON is None:
         session.error("no Python 3.13: install one, or name it: make test-asap ASAP_PYTHON=…")
@@ -278,14 +307,13 @@ PYTHONS = {row.python: python_of(f"python{row.python}", version=row.python) for 
 @nox.parametrize(
     "python,row", [(PYTHONS[row.python], row) for row in ROWS], ids=[str(row) for row in ROWS]
 )
-def matrix(session: nox.Session, row: Row) -> None:
+def test_matrix(session: nox.Session, row: Row) -> None:
     """Run tests with one server, one redis-py and one Python, workers included."""
     if PYTHONS[row.python] is None:
         session.skip(f"no Python {row.python} here")
     server = server_of(session, row)
     install(session, "-e", ".[test,pool]", CLIENTS[row.client], free="redis")
-    # Its metadata says redis<6. It works with later ones: this is what shows it.
-    session.install("--no-deps", "arq", "-c", str(VERSIONS))
+    install_arq(session)
     session.env["REDIS_STATE_SERVER_BIN"] = str(server)
     # A connection of redis-py that a server cuts may be left to the collector of garbage, which
     # Python 3.12 and later report. Other runs look for what we leave.
@@ -321,7 +349,7 @@ def server_of(session: nox.Session, row: Row) -> Path:
 
 
 @nox.session(reuse_venv=False)
-def wheel(session: nox.Session) -> None:
+def test_wheel(session: nox.Session) -> None:
     """Run the suite against the wheel in dist/, where the checkout cannot be imported."""
     (built,) = (ROOT / "dist").glob("*.whl")
     install(session, f"{built}[all,test]")
@@ -346,14 +374,14 @@ def wheel(session: nox.Session) -> None:
 
 
 @nox.session
-def buckets(session: nox.Session) -> None:
+def test_buckets(session: nox.Session) -> None:
     """Archive into a bucket of an S3-compatible server (moto)."""
     install(session, "-e", ".[test,pool]", "moto[server]>=5.1", "boto3")
     suite(session, "tests/integration/archive/test_parquet_files.py")
 
 
 @nox.session(python=False)
-def typescript(session: nox.Session) -> None:
+def test_typescript(session: nox.Session) -> None:
     """Check the TypeScript client: its types are current, it compiles, its tests pass in Node."""
     if not (shutil.which("node") and shutil.which("npm")):
         session.skip("no Node here: install Node 20 or later, with npm")
@@ -365,6 +393,37 @@ def typescript(session: nox.Session) -> None:
         session.run("npm", "run", "--silent", "test", external=True)
     browser = "tests/integration/gateway/test_typescript_browser.py"
     session.run(sys.executable, "-m", "pytest", "-q", "-n", "0", browser)
+
+
+@nox.session(python=False)
+def test_durable_streams(session: nox.Session) -> None:
+    """Run the published tests of the Durable Streams protocol; needs Node and a network."""
+    session.run(sys.executable, "-m", "tools.durable_streams.run")
+
+
+@nox.session(python=False)
+def test_mcp_conformance(session: nox.Session) -> None:
+    """Run the official conformance scenarios of MCP that apply; needs npm and a network."""
+    session.run(sys.executable, "-m", "tools.mcp.run")
+
+
+@nox.session(python=False)
+def test_chat_clients(session: nox.Session) -> None:
+    """Run the official clients of AG-UI and the AI SDK against the gateway; needs Node."""
+    session.run(sys.executable, "-m", "tools.chat_clients.run")
+
+
+@nox.session(python=False)
+def test_compose(session: nox.Session) -> None:
+    """Let docker compose read docker-compose.yml, where it is installed."""
+    for compose in (("docker", "compose"), ("docker-compose",)):
+        with suppress(OSError):
+            if subprocess.run([*compose, "version"], capture_output=True, check=False).returncode:
+                continue
+            profiles = ("--profile", "demo", "--profile", "gateway")
+            session.run(*compose, *profiles, "config", "-q", external=True)
+            return
+    session.skip("no docker compose here")
 
 
 # Each peer has an environment of its own where dependencies conflict; a peer that cannot be had is

@@ -2,6 +2,7 @@
 
     python tools/environment.py dev
 
+A purpose is an example, or `dev`, which is what the suite needs.
 Packages have the versions of requirements/dev.txt. uv is taken from PATH, else pip installs it
 into .venv. uv does not read pip's configuration: where that names an index of its own, pip does
 all the work. Any Python from 3.11 on can run this, without a package.
@@ -29,9 +30,12 @@ VERSIONS = "requirements/dev.txt"
 # penguiflow is what the suite compares with. Its dependencies are a gigabyte that it does not need
 # for that; without it those tests say so and are skipped.
 PENGUIFLOW = ("--no-deps", "penguiflow>=3.11,<4")
+EXAMPLES = ("-e", ".[examples]")
 PURPOSES: dict[str, list[tuple[str, ...]]] = {
-    "demo": [("-e", ".[examples]")],
-    "penguiflow": [("-e", ".[examples]"), ("jsonschema>=4.0", "pyyaml>=6.0"), PENGUIFLOW],
+    "review": [EXAMPLES],
+    "langgraph": [EXAMPLES],
+    "a2a_server": [EXAMPLES],
+    "penguiflow": [EXAMPLES, ("jsonschema>=4.0", "pyyaml>=6.0"), PENGUIFLOW],
     "pydantic_ai": [("-e", ".[examples,pydantic-ai,forms]")],
     "openai_agents": [("-e", ".[examples,openai-agents,forms]")],
     "mcp": [("-e", ".[examples,mcp]")],
@@ -45,6 +49,9 @@ def main(purpose: str) -> int:
     version = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info < OLDEST:
         print(f"{sys.executable} is Python {version}: 3.11 or later is needed", file=sys.stderr)
+        return 1
+    if purpose not in PURPOSES:
+        print(f"there is no {purpose}: name one of {', '.join(PURPOSES)}", file=sys.stderr)
         return 1
     print(f"Setting up {FOLDER} for {purpose} (Python {version}) ... ", end="", flush=True)
     if not succeeds(*USABLE) and not make():
@@ -63,8 +70,8 @@ def main(purpose: str) -> int:
             return 1
         if problem:
             print("without penguiflow ... ", end="")
-    # What the tests need is enough for the demo too.
-    for name in {purpose, "demo"}:
+    # What the tests need is enough for the examples too; PenguiFlow may be missing.
+    for name in PURPOSES.keys() - {"penguiflow"} if purpose == "dev" else [purpose]:
         (FOLDER / f".{name}").touch()
     print(f"done in {time.monotonic() - start:.0f} s")
     return 0

@@ -60,7 +60,9 @@ def test_a_test_that_does_not_apply_has_its_reason() -> None:
 @pytest.mark.skipif(not (ROOT / "noxfile.py").exists(), reason="nox runs in a checkout")
 def test_each_host_has_an_environment() -> None:
     noxfile = (ROOT / "noxfile.py").read_text(encoding="utf-8")
-    (named,) = re.findall(r"^UPSTREAM = \((.*?)^\)$", noxfile, re.MULTILINE | re.DOTALL)
+    (named,) = re.findall(r"^UPSTREAM = \{(.*?)^\}$", noxfile, re.MULTILINE | re.DOTALL)
     files = (ROOT / "tools" / "upstream").glob("*.py")
     hosts = {each.stem for each in files if "\nHOST = Host(" in each.read_text(encoding="utf-8")}
-    assert {each.replace("-", "_") for each in re.findall(r'"(.+?)"', named)} == hosts
+    assert {
+        each.replace("-", "_") for each in re.findall(r'^    "(.+?)": ', named, re.MULTILINE)
+    } == hosts
