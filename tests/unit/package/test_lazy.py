@@ -24,7 +24,7 @@ SELDOM = {
     *("opentelemetry", "prometheus_client", "psycopg", "pyarrow", "starlette", "uvicorn", "httpx"),
     *("jinja2", "redis_state.gateway", "redis_state.integrations", "redis_state.telemetry"),
     *("redis_state.archive.reading.reader", "redis_state.agents"),
-    *("redis_state.erasure.eraser", "redis_state.doctor", "redis_state.migration"),
+    *("redis_state.doctor", "redis_state.migration"),
 }
 COMMAND = """import sys
 sys.argv = {words}
