@@ -18,8 +18,6 @@ from tests.support.samples import admin, own_server
 from tests.support.scripts.replies import clock_ms, clock_passes
 from tests.support.tasks.crash_states import submitted
 
-pytestmark = pytest.mark.server
-
 
 @pytest.mark.parametrize("command", ["hgetall", "type", "hincrby", "zadd"])
 async def test_a_start_for_which_the_worker_lacks_a_right_counts_as_no_death(command: str) -> None:
