@@ -50,6 +50,8 @@ from redis_state.transport.keys import (
 _PAGE = 5_000
 # Walks until nothing is found: what a host writes meanwhile without a lease.
 _WALKS = 5
+# What erasing itself writes: the ends of leases, and replies of calls that are made once.
+_MADE_HERE = frozenset({"lease", "call"})
 
 
 class SessionErasure(SessionFinder):
@@ -91,7 +93,10 @@ class SessionErasure(SessionFinder):
             again = await self.find([session_id])
             found, was = again[session_id], found
             found.tasks |= was.tasks
-            if all(map(names_user, [*found.keys, *found.memories])):
+            late = [key for key in (*found.keys, *found.memories) if not names_user(key)]
+            if found.tasks == was.tasks and all(key.kind in _MADE_HERE for key in late):
+                # No other walk: this has found no other writer's.
+                await self._each(self._commands.unlink, [key.name for key in late])
                 break
             await self._each(
                 lambda task: store.tasks.clear(session_id, task),

@@ -1,4 +1,4 @@
-"""Calls of all shards of a list at once, which go on while some of them have no server.
+"""Calls of all shards of a list at once, which continue while some of them have no server.
 
 On a cluster the shards are on several nodes. A node that is down, or stands still, answers nothing
 until the deadline of a call: nobody waits that long for what the others have answered.

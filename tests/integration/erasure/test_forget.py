@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Collection
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Literal
@@ -17,6 +18,7 @@ from redis_state.agents import SessionStore
 from redis_state.erasure import Eraser
 from redis_state.erasure import session as erasure_of_session
 from redis_state.erasure.session import SessionErasure
+from redis_state.erasure.walking import KeyWalk
 from redis_state.errors import SessionRunning
 from redis_state.memory.keys import MemoryKey, agent_messages, heard_steering
 from redis_state.models import TaskStatus, Trajectory, UpdateType
@@ -83,6 +85,32 @@ async def work(ctx: TaskContext) -> Any:
         return "child"
     await ctx.spawn("work", "child")
     return (await ctx.approval("go on?", {"of": ctx.task.session_id})).approved
+
+
+async def test_the_names_of_all_keys_are_read_once_for_each_session_of_a_user(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walks, of_sessions = list[set[str]](), KeyWalk.of_sessions
+
+    def counted(self: KeyWalk, sessions: Collection[str]) -> Any:
+        walks.append(set(sessions))
+        return of_sessions(self, sessions)
+
+    monkeypatch.setattr(KeyWalk, "of_sessions", counted)
+    async with pool(store, {"work": work}) as client:
+        for session in ("first-of-hers", "second-of-hers"):
+            await client.submit(
+                "work", "child", session_id=session, task_id="c", attributes={"user": "ann"}
+            )
+            await client.wait(session, "c", timeout_s=60)
+        async with Eraser(store) as eraser:
+            report = await eraser.forget_user("ann")
+    assert sorted(report.sessions) == ["first-of-hers", "second-of-hers"]
+    # Before anything is removed, and behind it.
+    both = {"first-of-hers", "second-of-hers"}
+    assert walks == [both, {"first-of-hers"}, {"second-of-hers"}]
+    for session in ("first-of-hers", "second-of-hers"):
+        await nothing_is_left(store, session)
 
 
 @pytest.mark.parametrize("session", ODD)
