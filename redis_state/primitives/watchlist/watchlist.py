@@ -23,6 +23,7 @@ import logging
 import zlib
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
 from functools import partial
@@ -313,28 +314,31 @@ class WatchList:
         """
         removed = 0
         refused: NoConnection | StoreFull | None = None
-        async for some in _few_at_a_time([partial(judge, claim) for claim in claims]):
-            settled: list[tuple[WatchClaim, int | None]] = []
-            for at, verdict in some:
-                claim = claims[at]
-                match verdict:
-                    case Fate.LEFT:
-                        continue
-                    case Fate.OUT:
-                        settled.append((claim, None))
-                    case int():
-                        settled.append((claim, verdict))
-                    case NoConnection() | StoreFull():
-                        refused = refused or verdict
-                    case BaseException():
-                        if not isinstance(verdict, Exception):
-                            raise verdict
-                        unknown = None if isinstance(verdict, RedisStateError) else verdict
-                        entry = claim.entry.decode(errors="replace")
-                        log.error("%r cannot be swept: %s", entry, verdict, exc_info=unknown)
-                        settled.append((claim, trouble_ms))
-            await self.settle(settled)
-            removed += sum(claim.again and delay_ms is None for claim, delay_ms in settled)
+        judged = _few_at_a_time([partial(judge, claim) for claim in claims])
+        # What stops this stops those that are still judged.
+        async with aclosing(judged):
+            async for some in judged:
+                settled: list[tuple[WatchClaim, int | None]] = []
+                for at, verdict in some:
+                    claim = claims[at]
+                    match verdict:
+                        case Fate.LEFT:
+                            continue
+                        case Fate.OUT:
+                            settled.append((claim, None))
+                        case int():
+                            settled.append((claim, verdict))
+                        case NoConnection() | StoreFull():
+                            refused = refused or verdict
+                        case BaseException():
+                            if not isinstance(verdict, Exception):
+                                raise verdict
+                            unknown = None if isinstance(verdict, RedisStateError) else verdict
+                            entry = claim.entry.decode(errors="replace")
+                            log.error("%r cannot be swept: %s", entry, verdict, exc_info=unknown)
+                            settled.append((claim, trouble_ms))
+                await self.settle(settled)
+                removed += sum(claim.again and delay_ms is None for claim, delay_ms in settled)
         if refused is not None:
             raise refused
         return removed
@@ -396,7 +400,7 @@ async def _few_at_a_time(
             if begun and len(begun) % _TOGETHER == 0:
                 await asyncio.sleep(_PAUSE_S)
             begun.append(asyncio.create_task(call()))
-        left = dict(enumerate(begun))
+        left: dict[int, asyncio.Task[T]] = dict(enumerate(begun))
         for patience_s in (PATIENCE_S, None):
             if left:
                 await asyncio.wait(left.values(), timeout=patience_s)
