@@ -37,7 +37,7 @@ class IndexRepair:
         stamp = stamp_of(found.status, found.version, found.write, updated_us=found.updated_us)
         if claim.stamp == stamp:
             return True
-        if _is_being_told(claim, found, claimed_ms):
+        if _may_be_on_its_way(claim, found, claimed_ms):
             return False
         record = await self._store.tasks.load_fields(*task)
         if record is None:
@@ -51,8 +51,8 @@ class IndexRepair:
         return True
 
 
-def _is_being_told(claim: WatchClaim, found: TaskStatusView, claimed_ms: int) -> bool:
-    """Return whether the index may be told of a move right now, and is inspected soon if not.
+def _may_be_on_its_way(claim: WatchClaim, found: TaskStatusView, claimed_ms: int) -> bool:
+    """Return whether the write of a move may be on its way. If not, the task is inspected soon.
 
     A sweeper and the workers come by the tasks of a long queue in the same order. So most that a
     claim finds otherwise have begun since, or have ended.

@@ -281,7 +281,7 @@ class TaskRun(HandlerExecution):
             raise RunAgain(defer_s=AGAIN_S)
 
     def _let_go(self) -> None:
-        """Break the rings of objects of a run that is over, see `Inbox.let_go`."""
+        """Break the rings of objects of a run that has ended, see `Inbox.let_go`."""
         if self._handling is not None and not self._handling.done():
             return  # It could not be stopped, and needs them.
         self._inbox.let_go()
