@@ -316,7 +316,7 @@ async def test_a_context_that_never_stands_still_ends_in_a_conflict(
             proxy.meanwhile("apply_patch", move, times=None) as moves,
             pytest.raises(VersionConflict),
         ):
-            await far.contexts.apply_context_patch("s", patch(), timeout_s=0.1)
+            await far.contexts.apply_context_patch("s", patch(), timeout_s=1)
     assert moves.fired > 1
     found = await store.contexts.load("s")
     assert found is not None
