@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from redis_state.errors import BackendError, NoConnection
+from redis_state.futures import unawaited
 from redis_state.scripts import Reply
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -47,6 +48,9 @@ class ShardCalls:
                 task.cancel()
             raise
         self._late = {n: task for n, task in waited.items() if not task.done()}
+        for task in left:
+            # There may be no next caller.
+            unawaited(task)
         return self._replies_of({n: task for n, task in waited.items() if task.done()})
 
     def _replies_of(self, ended: dict[int, asyncio.Task[Reply]]) -> list[Reply]:
