@@ -1,11 +1,11 @@
 -- Give back what a claim took of its key's rate: its job has not begun. That is a place of the rate of that time,
--- but no more than one of today's if today's has another period.
+-- but no more than one of today's if today's has another period. Without one today it is there for the next.
 -- @include key_lines
 local function flow_back(keys, key, rate)
   local line, above = key_lines(key)
   key = above or line
   local set = redis.call('HMGET', keys.flow, 'rate:' .. key, 'key_rate')
-  local n, period_ms = string.match(set[1] or set[2] or '', '^(%d+) (%d+)$')
+  local n, period_ms = string.match(set[1] or set[2] or rate or '', '^(%d+) (%d+)$')
   local taken = n and redis.call('ZSCORE', keys.rates, key)
   if not taken then return end
   local back_ms = period_ms / n

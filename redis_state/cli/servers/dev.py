@@ -26,7 +26,7 @@ from redis_state.cli.servers.dev_browser import opening
 from redis_state.cli.servers.dev_watch import CodeWatch, python_changes, watchfiles
 from redis_state.cli.servers.gateway import make_server
 from redis_state.cli.servers.open_files import raise_open_files
-from redis_state.errors import CallerError
+from redis_state.errors import CallerError, KeyReused
 from redis_state.transport.connections.address import Address
 
 if TYPE_CHECKING:
@@ -299,9 +299,12 @@ async def _listed(pool: DevWorkers) -> str:
 
 
 async def _submit_demo(client: TaskClient) -> None:
-    """Submit orders to look at and to approve. The same orders are found at the next start."""
+    """Submit orders to look at and to approve. The same orders are found at the next start.
+
+    What stands under their ids with another input, of another version or a person's, stays.
+    """
     for order in _DEMO_ORDERS:
-        with suppress(CallerError):
+        with suppress(CallerError, KeyReused):
             await client.submit(
                 "prepare_order", {"pace_s": 0.5}, session_id=_DEMO_SESSION, task_id=order
             )

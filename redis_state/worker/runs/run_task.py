@@ -12,6 +12,7 @@ from time import monotonic
 
 from redis_state.errors import (
     BackendError,
+    CommandRefused,
     CorruptState,
     InvalidTransition,
     LeaseLost,
@@ -37,8 +38,9 @@ log: logging.Logger = logging.getLogger(__name__)
 _UNREADABLE_S = 5.0
 # So is one that another version of the library has written. Not all at the same moment.
 _LEFT_S = (5.0, 15.0)
-# One whose record or lease is none cannot even be failed: it waits for the repair.
-_DAMAGED_S = 30.0
+# One whose record or lease is none cannot even be failed: it waits for the repair. So does one
+# whose start is refused, perhaps in its middle: each such start adds rows to the session's updates.
+_UNMENDED_S = 30.0
 
 
 async def run_task(
@@ -83,7 +85,8 @@ async def run_task(
         raise RunAgain(defer_s=_UNREADABLE_S) from None
     except BackendError as error:
         log.warning("task %r is tried again: %s", job.task_id, error)
-        raise RunAgain(defer_s=_DAMAGED_S if isinstance(error, CorruptState) else AGAIN_S) from None
+        is_lasting = isinstance(error, (CorruptState, CommandRefused))
+        raise RunAgain(defer_s=_UNMENDED_S if is_lasting else AGAIN_S) from None
     except Exception:
         log.exception("task %r is tried again", job.task_id)
         raise RunAgain(defer_s=config.lease_s) from None

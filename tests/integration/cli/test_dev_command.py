@@ -17,7 +17,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("uvicorn", reason="needs the gateway extra")
 
 from redis_state import RedisStateStore, Settings
-from redis_state.cli.servers.dev import DevOptions, _listening, dev_server
+from redis_state.cli.servers.dev import DevOptions, _listening, _submit_demo, dev_server
 from redis_state.embedded.server import start_embedded
 from redis_state.errors import CallerError
 from redis_state.testing import eventually
@@ -231,6 +231,16 @@ async def test_who_has_the_address_of_dev_uses_its_server_and_starts_it_if_it_ha
     # The last user is gone, and not the command.
     assert (await store.health()).ok
     await store.aclose()
+
+
+async def test_an_order_that_is_there_with_another_input_keeps_the_demo_from_nothing(
+    store: RedisStateStore,
+) -> None:
+    async with TaskClient(store) as client:
+        await client.submit("prepare_order", session_id="orders", task_id="order-1")
+        await _submit_demo(client)
+    orders = {task.task_id for task in await store.list_tasks("orders")}
+    assert orders == {"order-1", "order-2", "order-3"}
 
 
 def test_a_port_is_taken_from_the_start_on() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import zlib
 from collections import Counter
 from typing import Literal
@@ -10,8 +11,9 @@ from hypothesis import strategies as st
 
 from redis_state import Settings
 from redis_state.errors import CorruptState, NoConnection, StoreFull
+from redis_state.primitives.watchlist.shards import ShardCalls
 from redis_state.primitives.watchlist.watchlist import ENDED_MS, Fate, WatchClaim, WatchList
-from redis_state.scripts import Scripts
+from redis_state.scripts import Reply, ReplyCode, Scripts
 from redis_state.testing import eventually
 from redis_state.transport.keys import WATCH_SHARDS, Keys
 from tests.support.scripts.models import explore
@@ -309,6 +311,31 @@ async def test_an_inspection_that_is_cancelled_leaves_none_of_its_calls_behind(
     assert inspecting.cancelled()
     assert 0 < len(ended) < 40
     assert await watch.claim_due() == []
+
+
+async def test_the_error_of_a_shard_that_was_left_behind_is_nobodys_if_none_asks_again() -> None:
+    answers, lost = asyncio.Event(), list[str]()
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, about: lost.append(about["message"]))
+
+    async def call(shard: int) -> Reply:
+        if shard == 1:
+            await answers.wait()
+            raise NoConnection("k", "away")
+        return Reply(ReplyCode.OK, [])
+
+    try:
+        before = asyncio.all_tasks()
+        shards = ShardCalls(2)
+        assert len(await shards.replies(call)) == 1
+        (late,) = asyncio.all_tasks() - before
+        answers.set()
+        await asyncio.wait({late})
+        del shards, late
+        gc.collect()
+        assert lost == []
+    finally:
+        loop.set_exception_handler(None)
 
 
 async def test_of_4_processes_one_claims_each_entry_and_all_shards_are_used(

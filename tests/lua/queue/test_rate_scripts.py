@@ -140,6 +140,22 @@ async def test_a_claim_of_before_a_rate_gives_nothing_back(scripts: Scripts, key
     assert await claim(scripts, keys) == {}
 
 
+async def test_what_is_given_back_while_there_is_no_rate_is_there_for_the_next_one(
+    scripts: Scripts, keys: Keys
+) -> None:
+    rate = f"1 {HOUR}"
+    await limit(scripts, keys, key_rate=rate)
+    for task in ("a", "b"):
+        await put(scripts, keys, task, "k")
+    ((_, place, claimed),) = await claim_places(scripts, keys)
+    await limit(scripts, keys, key_rate="")
+    name = queued_job(keys, "a").id.encode()
+    job = EndedJob(job_payload(keys, "a"), name, claimed, None, place, begun=False)
+    await scripts.end_jobs(keys.queue("q"), EndedJobs([job]), life_ms=HOUR)
+    await limit(scripts, keys, key_rate=rate)
+    assert list(await claim(scripts, keys)) == ["b"]
+
+
 @pytest.mark.parametrize(
     ("before", "after", "starts"),
     [
