@@ -287,6 +287,8 @@ class TaskRun(HandlerExecution):
         self._inbox.let_go()
         if self._context is not None:
             self._context.let_go()
+        # What ended them refers back to this by its traceback.
+        self._handling = self._undoing = self._failed = None
 
     def _trouble(self) -> BaseException | None:
         """Return what ended the run, or stopped it while it undid what was done."""
