@@ -8,4 +8,12 @@ from typing import Any
 
 def unawaited(future: asyncio.Future[Any]) -> None:
     """Retrieve the error of a future once it is done: asyncio is not to report it as lost."""
-    future.add_done_callback(lambda done: done.cancelled() or done.exception())
+    if future.done():
+        _retrieve(future)
+    else:
+        future.add_done_callback(_retrieve)
+
+
+def _retrieve(done: asyncio.Future[Any]) -> None:
+    if not done.cancelled():
+        done.exception()

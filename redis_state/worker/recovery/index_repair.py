@@ -8,6 +8,7 @@ from redis_state.primitives.watchlist.watchlist import WatchClaim
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_status import TaskStatusView
 from redis_state.stores.task_index import TaskIndex, indexed_record, stamp_of
+from redis_state.worker.recovery.waiting_tasks import HOLD_MS
 
 
 class IndexRepair:
@@ -55,9 +56,10 @@ def _may_be_on_its_way(claim: WatchClaim, found: TaskStatusView, claimed_ms: int
     """Return whether the write of a move may be on its way. If not, the task is inspected soon.
 
     A sweeper and the workers come by the tasks of a long queue in the same order. So most that a
-    claim finds otherwise have begun since, or have ended.
+    claim finds otherwise have begun since, or have ended. The epoch says when a run has
+    begun, but not on a server whose clock was set back: there it may be far ahead.
     """
     if found.status.is_terminal:
         # It is inspected once more in any case.
         return not claim.again
-    return found.left_ms > 0 and found.epoch >= claimed_ms
+    return found.left_ms > 0 and 0 <= found.epoch - claimed_ms < HOLD_MS

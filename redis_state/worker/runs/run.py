@@ -22,6 +22,7 @@ from redis_state.errors import (
     LeaseLost,
     RedisStateError,
 )
+from redis_state.futures import unawaited
 from redis_state.models import TaskStatus
 from redis_state.store import RedisStateStore
 from redis_state.worker.handler.context import TaskContext
@@ -282,11 +283,16 @@ class TaskRun(HandlerExecution):
 
     def _let_go(self) -> None:
         """Break the rings of objects of a run that has ended, see `Inbox.let_go`."""
-        if self._handling is not None and not self._handling.done():
-            return  # It could not be stopped, and needs them.
+        if self._handling is not None:
+            # A run that was taken over has not read how its handler ended.
+            unawaited(self._handling)
+            if not self._handling.done():
+                return  # It could not be stopped, and needs them.
         self._inbox.let_go()
         if self._context is not None:
             self._context.let_go()
+        # What ended them refers back to this by its traceback.
+        self._handling = self._undoing = self._failed = None
 
     def _trouble(self) -> BaseException | None:
         """Return what ended the run, or stopped it while it undid what was done."""

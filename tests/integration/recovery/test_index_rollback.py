@@ -15,9 +15,17 @@ from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
 from redis_state.worker.tasks.move_parts import watch_entry
 from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.processes.pools import SESSION, client_of, pool
+from tests.support.scripts.replies import clock_ms
 from tests.support.servers.clusters import running_cluster
 from tests.support.servers.rollback import rolling_back
-from tests.support.tasks.crash_states import close_queues, make_due, started, submitted, sweeper_of
+from tests.support.tasks.crash_states import (
+    close_queues,
+    make_due,
+    send,
+    started,
+    submitted,
+    sweeper_of,
+)
 
 
 async def _counts(client: TaskClient) -> dict[str, int]:
@@ -99,3 +107,25 @@ async def test_tasks_are_found_and_reopened_on_a_cluster() -> None:
             task = next(iter(made))
             forked = await client.fork("s0", task, before="number")
             assert await client.result("s0", forked) == 0
+
+
+async def test_a_start_that_the_index_missed_is_listed_also_if_the_clock_was_set_back(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with client_of(store) as client:
+        task = await submitted(store)
+        # A run before began an hour ahead: no later epoch is less.
+        ahead_ms = await clock_ms(store.base.scripts) + 3_600_000
+        lease = store.tasks.keys(SESSION, task).lease
+        await send(store, "HSET", lease, "epoch", ahead_ms)
+        lost: list[str] = []
+        with monkeypatch.context() as patch:
+            patch.setattr(TaskBookkeeping, "record_start", lambda *call, **_: lost.append(call[2]))
+            run = await started(store, task)
+        assert lost == [task]
+        assert run.held.epoch > ahead_ms
+        assert await _counts(client) == {"PENDING": 1}
+        await make_due(store, watch_entry(SESSION, task))
+        assert (await sweeper_of(store).run_once()).looked == 1
+        assert await _counts(client) == {"RUNNING": 1}
+        await close_queues()

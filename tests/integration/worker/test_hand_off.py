@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -186,6 +187,34 @@ async def test_a_run_that_was_taken_over_is_cancelled_and_writes_nothing(
         await eventually(lambda: is_off_queue(store), "its job is over")
     await client.cancel(SESSION, task)
     await forget_watched(store)
+
+
+async def test_what_a_run_that_was_taken_over_raises_is_not_reported_by_asyncio(
+    store: RedisStateStore,
+) -> None:
+    stopped: list[str] = []
+    reported: list[str] = []
+
+    async def cleans_up_badly(ctx: TaskContext) -> None:
+        await ctx.progress("begun")
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            stopped.append(ctx.worker)
+            raise ValueError("a secret") from None
+
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: reported.append(context["message"]))
+    async with pool(store, {"stale": cleans_up_badly}, lease_s=1.5) as client:
+        task = await client.submit("stale", session_id=SESSION)
+        await eventually(lambda: has_begun(store, task), "it runs")
+        taken = await steal(store, task)
+        await eventually(lambda: stopped, "it is stopped")
+        await TaskTransitions(store).finish_run(taken, TaskStatus.COMPLETE)
+        await eventually(lambda: is_off_queue(store), "its job is over")
+    await forget_watched(store)
+    gc.collect()
+    assert reported == []
 
 
 async def test_a_task_that_somebody_holds_is_waited_for(store: RedisStateStore) -> None:

@@ -311,8 +311,10 @@ class Compensations:
             trouble = found_in(error, *_NOT_OURS)
             if trouble is not None:
                 raise trouble from None
-            loggable = self._payloads.loggable(error)
-            log.warning("%r of task %r failed", place, self._keys.task_id, exc_info=loggable)
+            log.warning(
+                *("%r of task %r failed", place, self._keys.task_id),
+                exc_info=self._payloads.loggable(error),
+            )
             return kind_of(error)
         return None
 

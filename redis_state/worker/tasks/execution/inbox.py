@@ -29,6 +29,7 @@ from redis_state.errors import (
     LeaseLost,
     PayloadUnreadable,
 )
+from redis_state.futures import unawaited
 from redis_state.models import SteeringEvent, SteeringEventType
 from redis_state.primitives.signal import Row
 from redis_state.store import RedisStateStore
@@ -197,6 +198,14 @@ class Inbox:
         """
         self._on_hard_cancel, self._on_priority = _nothing, _nothing
         self.lane, self.guarding = partial(self._replay.named, ""), None
+        for recording in self._recording:
+            # No checkpoint waits for it any more.
+            unawaited(recording)
+        self._recording.clear()
+        for error in (self._over, self._cancelled, self._replay.rewound):
+            if error is not None:
+                # Its traceback has the frames that it has passed, which have the run.
+                error.__traceback__ = error.__context__ = None
         self.follower.let_go()
         self._replay.let_go()
 

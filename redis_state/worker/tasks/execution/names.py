@@ -26,6 +26,10 @@ from redis_state.worker.tasks.started import StartedRun
 _IN_KEYED_BRANCH = re.compile(r"(?:[^#]|##)*#[=~][^/]+/")
 
 
+# Stands for the asyncio task of a scope whose run is over.
+ENDED = object()
+
+
 class NameScope:
     """Where names are counted. ``entry`` is that of the step whose work it is, if it is one."""
 
@@ -50,6 +54,14 @@ class NameScope:
         self.home: object = home or running_in()
         self._counts: dict[str, int] = {}
         self._callers: dict[str, object] = {}
+
+    def let_go(self) -> None:
+        """Forget who has called: an asyncio task that failed refers back to the run by its error.
+
+        After the run only. Every later caller is another one, and finds that the run is over.
+        """
+        self.home = ENDED
+        self._callers.clear()
 
     def ask(self, kind: str, name: str) -> str:
         """Count a name, and return its place. Errors: InvalidField."""

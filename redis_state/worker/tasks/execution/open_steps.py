@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from redis_state.worker.tasks.execution.inbox import Inbox
-from redis_state.worker.tasks.execution.names import WORKING, NameScope
+from redis_state.worker.tasks.execution.names import ENDED, WORKING, NameScope
 
 T = TypeVar("T")
 
@@ -127,7 +127,7 @@ class OpenSteps:
     def _has_returned(self) -> bool:
         """Whether the handler has ended: what it left behind does not pause its task."""
         home: Any = self._root.home
-        return isinstance(home, asyncio.Task) and bool(home.done())
+        return home is ENDED or (isinstance(home, asyncio.Task) and bool(home.done()))
 
     async def _quiet_within(self, within_s: float) -> None:
         quiet = asyncio.ensure_future(self.until_quiet())

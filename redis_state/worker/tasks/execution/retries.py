@@ -106,15 +106,19 @@ async def try_by(
             wait_jitter=policy.wait_jitter_s,
         )
     )
-    while (attempt := await _next(attempts, waiting)) is not None:
-        try:
-            return await work()
-        except Exception as error:  # noqa: BLE001 - the policy says which are tried again
-            failure = error
-        _give_back(attempt, failure)
-        if policy.covers(failure):
-            await failed(attempt.num, failure)
-    raise failure
+    try:
+        while (attempt := await _next(attempts, waiting)) is not None:
+            try:
+                return await work()
+            except Exception as error:  # noqa: BLE001 - the policy says which are tried again
+                failure = error
+            _give_back(attempt, type(failure).__name__)
+            if policy.covers(failure):
+                await failed(attempt.num, failure)
+        raise failure
+    finally:
+        # The last one refers back to this call by its traceback.
+        failure = _Failed()
 
 
 async def _next(
@@ -122,14 +126,20 @@ async def _next(
 ) -> Attempt | None:
     try:
         return await waiting(anext(attempts))
-    except _Failed:
+    except _Failed as failed:
+        failed.__traceback__ = None  # as in `_give_back`
         return None
 
 
-def _give_back(attempt: Attempt, failure: Exception) -> None:
+def _give_back(attempt: Attempt, kind: str) -> None:
     """Report a failed attempt to stamina. Only its kind: stamina's hooks log what they get."""
-    with attempt:
-        raise _Failed(type(failure).__name__)
+    failed = _Failed(kind)
+    try:
+        with attempt:
+            raise failed
+    finally:
+        # stamina's objects are rings that keep it, and by its traceback this call and its run.
+        failed.__traceback__ = None
 
 
 class _Failed(Exception):

@@ -130,6 +130,7 @@ class Steps(CodeChanges):
         """Drop what refers back to the run, see `Inbox.let_go`."""
         self._running.stop()
         self.failed = _ignore
+        self._root.let_go()
 
     @property
     def in_work(self) -> bool:
@@ -235,6 +236,8 @@ class Steps(CodeChanges):
             if steps.watched:
                 steps.move()
             self._started.order.end(entry)
+            # An error refers to this frame, and its asyncio task to the error.
+            del caller
 
     def _fail_again(self, entry: str) -> NoReturn:
         """Raise the error of a step that failed in an earlier run. Errors: PayloadUnreadable."""
@@ -287,6 +290,7 @@ class Steps(CodeChanges):
         finally:
             WORKING.reset(token)
             self._running.end(entry)
+            del caller, scope  # as in `_do`
 
     async def _next_attempt(self, attempt: Awaitable[T]) -> T:
         """Wait for the next attempt. A checkpoint from its first moment to its last."""
