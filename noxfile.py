@@ -377,7 +377,7 @@ def test_wheel(session: nox.Session) -> None:
 def test_buckets(session: nox.Session) -> None:
     """Archive into a bucket of an S3-compatible server (moto)."""
     install(session, "-e", ".[test,pool]", "moto[server]>=5.1", "boto3")
-    suite(session, "tests/integration/archive/test_parquet_files.py")
+    suite(session, "tests/integration/archive/parquet/test_parquet_files.py")
 
 
 @nox.session(python=False)

@@ -18,7 +18,7 @@ from redis_state.scripts import Fence
 from redis_state.stores.archive_list import session_entry
 from redis_state.testing import leaked_keys
 from redis_state.worker.archiving.again import enlist_sessions
-from tests.integration.archive.test_unfinished import due_soon
+from tests.integration.archive.copying.test_unfinished import due_soon
 from tests.support.processes.pools import SESSION
 from tests.support.samples import update as make_update
 from tests.support.tasks.archives import all_due, archived_rows, live_rows, tell

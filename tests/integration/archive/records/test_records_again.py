@@ -21,7 +21,7 @@ from redis_state.archive.copying.records import RecordArchiver
 from redis_state.archive.model import ArchivedRecord, RecordKind
 from redis_state.models import Trajectory
 from redis_state.worker.archiving.again import enlist_records
-from tests.integration.archive.test_any_ids import IDS
+from tests.integration.archive.copying.test_any_ids import IDS
 from tests.support.agents.sessions import fresh
 from tests.support.commands import cli
 from tests.support.processes.pools import SESSION

@@ -28,7 +28,7 @@ from redis_state.gateway import create_gateway
 from redis_state.gateway.console.views import session as session_page
 from redis_state.models import TaskStatus
 from redis_state.transport.keys import WATCH_SHARDS
-from tests.integration.archive.test_gaps_shown import trim
+from tests.integration.archive.reading.test_gaps_shown import trim
 from tests.support.browser.console import HERE, Browser, keys_for
 from tests.support.http.gateway import code_of
 from tests.support.http.http_gateway import over_http

@@ -23,7 +23,7 @@ from redis_state.archive.protocol import Archive
 from redis_state.errors import ArchiveUnavailable
 from redis_state.settings import ArchiveClass
 from redis_state.transport.sending.calls import CallSender
-from tests.integration.archive.test_deaths import ServerDeath
+from tests.integration.archive.deaths.test_deaths import ServerDeath
 from tests.support.deaths import DEATHS, Recorder, sweep
 from tests.support.servers.faults import short_directory
 from tests.support.servers.postgres import OwnPostgres

@@ -21,7 +21,7 @@ from redis_state.archive.postgres import calls
 from redis_state.archive.postgres.archive import PostgresArchive
 from redis_state.archive.postgres.schema import MIGRATIONS
 from redis_state.archive.protocol import Archive
-from tests.integration.archive.test_any_ids import IDS
+from tests.integration.archive.copying.test_any_ids import IDS
 from tests.support.servers.postgres import OwnPostgres
 
 T = 1_700_000_000_000_000

@@ -20,9 +20,9 @@ from redis_state.archive import Archive
 from redis_state.errors import CommandRefused, CursorGap, InvalidField
 from redis_state.models import StateUpdate, UpdateType
 from redis_state.transport.keys import token_scopes
-from tests.integration.archive.test_archived_sessions import PATH, serving_gateway
-from tests.integration.archive.test_live_task_timelines import expire, trim
-from tests.integration.archive.test_without_tasks import look
+from tests.integration.archive.copying.test_without_tasks import look
+from tests.integration.archive.reading.test_live_task_timelines import expire, trim
+from tests.integration.archive.shown.test_archived_sessions import PATH, serving_gateway
 from tests.support.commands import Ran, cli
 from tests.support.http.gateway import code_of
 from tests.support.http.http_gateway import OverHttp, over_http

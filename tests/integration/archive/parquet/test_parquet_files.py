@@ -29,7 +29,7 @@ from redis_state.archive.queries import ArchiveListing, ArchiveQuery
 from redis_state.errors import ArchiveFileMissing
 from tests.support.tasks.archived_tasks import sample_task
 
-GUIDE = Path(__file__).resolve().parents[3] / "docs" / "guides" / "archive.md"
+GUIDE = Path(__file__).resolve().parents[4] / "docs" / "guides" / "archive.md"
 
 
 async def test_the_query_of_the_guide_counts_each_task_once(tmp_path: Path) -> None:

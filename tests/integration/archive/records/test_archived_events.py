@@ -25,7 +25,7 @@ from redis_state.errors import ConfigError
 from redis_state.models import StoredEvent, Trajectory
 from redis_state.stores.archive_list import RecordList
 from redis_state.stores.traces.audit_events import GLOBAL_TRACE, write_event
-from tests.integration.archive.test_any_ids import IDS
+from tests.integration.archive.copying.test_any_ids import IDS
 from tests.support.commands import Ran, cli
 from tests.support.scripts.replies import clock_ms, clock_passes
 from tests.support.servers.postgres import OwnPostgres
