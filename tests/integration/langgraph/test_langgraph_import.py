@@ -32,7 +32,7 @@ from tests.support.agents.graph_sources import LONG, fill, put
 from tests.support.agents.graphs import adding_deltas, asking, config_of
 from tests.support.commands import begin, cli, end
 from tests.support.samples import changed
-from tests.support.servers.command_proxy import CommandProxy
+from tests.support.servers.proxies.command_proxy import CommandProxy
 
 FROM = "tests.support.agents.graph_sources:given"
 

@@ -25,7 +25,7 @@ from tests.support.agents.graphs import config_of
 from tests.support.processes import children, forkserver
 from tests.support.samples import changed
 from tests.support.scripts.replies import ask
-from tests.support.servers.command_proxy import CommandProxy
+from tests.support.servers.proxies.command_proxy import CommandProxy
 
 WRITERS = "abc"
 

@@ -18,7 +18,7 @@ from redis_state.testing import eventually
 from redis_state.worker import OpenPause
 from tests.support.agents.graphs import asking, config_of, counting
 from tests.support.processes.pools import SESSION, becomes, pool
-from tests.support.servers.rollback import rolling_back
+from tests.support.servers.changes.rollback import rolling_back
 
 pytestmark = pytest.mark.chaos
 

@@ -19,7 +19,7 @@ from langgraph.store.base import GetOp, PutOp
 from redis_state import Settings
 from redis_state.integrations.langgraph import RedisSaver, RedisStore
 from tests.support.payloads import KEYS
-from tests.support.servers.dying_links import over_tls, while_links_die
+from tests.support.servers.proxies.dying_links import over_tls, while_links_die
 
 CALLERS, STEPS = 40, 6
 

@@ -21,7 +21,7 @@ from redis_state.worker.client.gathering import GatherOptions
 from redis_state.worker.tasks.submitting.submissions import SubmitOptions
 from redis_state.worker.tasks.views.task_filter import TaskFilters
 from tests.support.processes.pools import SESSION, client_of
-from tests.support.servers.nodes import keys_like
+from tests.support.servers.sets.nodes import keys_like
 
 OWNERS: Final = {"": TaskClient, "queues.": Queues, "rates.": Rates, "schedules.": Schedules}
 OPTIONS: Final = {

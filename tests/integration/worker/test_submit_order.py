@@ -19,7 +19,7 @@ from redis_state.models import TaskStatus
 from redis_state.worker import TaskClient
 from tests.support.processes.pools import SESSION, client_of, pool, queued, statuses, watched
 from tests.support.samples import changed
-from tests.support.servers.command_proxy import OOM, CommandProxy, Fault
+from tests.support.servers.proxies.command_proxy import OOM, CommandProxy, Fault
 from tests.support.tasks.handlers import answer
 
 pytestmark = pytest.mark.worker

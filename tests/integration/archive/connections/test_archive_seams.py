@@ -28,7 +28,7 @@ from redis_state.worker import TaskContext
 from tests.support.processes.pools import pool
 from tests.support.servers.faults import Proxy, certificate, tls_server_context
 from tests.support.servers.postgres import OwnPostgres
-from tests.support.tasks.archives import (
+from tests.support.tasks.archived.archives import (
     all_due,
     archived,
     archived_rows,

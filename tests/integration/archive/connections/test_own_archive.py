@@ -19,7 +19,13 @@ from redis_state.testing import eventually
 from redis_state.worker import TaskContext
 from tests.support.commands import cli
 from tests.support.processes.pools import SESSION, pool
-from tests.support.tasks.archives import all_due, archived, archived_rows, expected, live_rows
+from tests.support.tasks.archived.archives import (
+    all_due,
+    archived,
+    archived_rows,
+    expected,
+    live_rows,
+)
 from tests.support.tasks.crash_states import send
 
 pytestmark = pytest.mark.worker

@@ -18,8 +18,8 @@ from redis_state.archive.model import ArchiveBatch, ArchivedRow, SessionRows
 from redis_state.archive.postgres import erasing
 from redis_state.archive.postgres.archive import PostgresArchive
 from redis_state.testing import eventually
-from tests.support.servers.pgbouncer import PgBouncer
 from tests.support.servers.postgres import OwnPostgres
+from tests.support.servers.proxies.pgbouncer import PgBouncer
 
 # A month that no other test writes.
 _MONTH = datetime(2031, 5, 5, tzinfo=UTC)

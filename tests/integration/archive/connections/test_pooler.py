@@ -23,9 +23,9 @@ from redis_state.models import StoredEvent
 from redis_state.stores.durable_events.store import DurableEventStore
 from redis_state.testing import eventually
 from tests.support.processes.pools import SESSION
-from tests.support.servers.pgbouncer import PgBouncer
 from tests.support.servers.postgres import OwnPostgres
-from tests.support.tasks.archives import (
+from tests.support.servers.proxies.pgbouncer import PgBouncer
+from tests.support.tasks.archived.archives import (
     archive_all,
     archived,
     archived_rows,

@@ -23,7 +23,7 @@ from redis_state.worker import TaskClient
 from tests.support.processes.pools import SESSION
 from tests.support.servers.faults import Proxy
 from tests.support.servers.postgres import OwnPostgres
-from tests.support.tasks.archives import archive_and_expire, ended
+from tests.support.tasks.archived.archives import archive_and_expire, ended
 from tests.support.timing import LONG_S, Overdue
 
 pytestmark = pytest.mark.worker

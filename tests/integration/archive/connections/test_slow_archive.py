@@ -35,7 +35,7 @@ from redis_state.models import TaskStatus
 from redis_state.postgres.connection import PostgresConnection
 from redis_state.testing import eventually
 from tests.support.servers.postgres import OwnPostgres
-from tests.support.tasks.archived_tasks import sample_task
+from tests.support.tasks.archived.archived_tasks import sample_task
 
 
 class Gate:

@@ -16,7 +16,7 @@ from redis_state.archive.protocol import Archive
 from redis_state.models import StateUpdate, UpdateType
 from redis_state.worker import TaskContext
 from tests.support.processes.pools import pool
-from tests.support.tasks.archives import archive_all
+from tests.support.tasks.archived.archives import archive_all
 
 pytestmark = pytest.mark.worker
 

@@ -38,7 +38,7 @@ from redis_state.worker.tasks.move_parts import watch_entry
 from tests.support.processes.pools import SESSION
 from tests.support.scripts.replies import clock_ms, clock_passes
 from tests.support.servers.postgres import OwnPostgres
-from tests.support.tasks.archives import (
+from tests.support.tasks.archived.archives import (
     all_due,
     archive_all,
     archive_and_expire,

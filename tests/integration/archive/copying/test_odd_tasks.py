@@ -24,7 +24,7 @@ from redis_state.stores.sessions.task_status import watch_entry
 from redis_state.worker import TaskClient
 from tests.support.processes.pools import SESSION
 from tests.support.samples import task as make_task
-from tests.support.tasks.archives import (
+from tests.support.tasks.archived.archives import (
     all_due,
     archive_all,
     archived,

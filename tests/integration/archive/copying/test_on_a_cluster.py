@@ -23,9 +23,9 @@ from redis_state.stores.base import ARCHIVE_HOLD_MS
 from redis_state.transport.cluster.slots import slot_of
 from tests.support.erasure import nothing_is_left
 from tests.support.samples import event, task, update
-from tests.support.servers.clusters import Cluster, running_cluster
-from tests.support.tasks.archived_records import archive_records
-from tests.support.tasks.archives import archive_all
+from tests.support.servers.sets.clusters import Cluster, running_cluster
+from tests.support.tasks.archived.archived_records import archive_records
+from tests.support.tasks.archived.archives import archive_all
 from tests.support.tasks.crash_states import send
 
 pytestmark = pytest.mark.worker

@@ -37,7 +37,7 @@ from redis_state.worker.observe.stats import Counted, WorkerStats
 from tests.support.commands import begin, end
 from tests.support.processes.pools import SESSION
 from tests.support.servers.ports import free_port
-from tests.support.tasks.archives import all_due, archive_all, archived, ended, expected
+from tests.support.tasks.archived.archives import all_due, archive_all, archived, ended, expected
 from tests.support.tasks.crash_states import send
 
 pytestmark = pytest.mark.worker

@@ -20,7 +20,7 @@ from redis_state.archive.waiting import ArchiveList
 from redis_state.models import StateUpdate, TaskStatus, UpdateType
 from redis_state.stores.archive_list import session_entry
 from tests.support.processes.pools import SESSION
-from tests.support.tasks.archives import all_due, archive_all, archived, ended, expected
+from tests.support.tasks.archived.archives import all_due, archive_all, archived, ended, expected
 from tests.support.tasks.crash_states import send
 
 pytestmark = pytest.mark.worker

@@ -25,7 +25,7 @@ from redis_state.worker.tasks.histories import read_history
 from tests.support.deaths import Recorder, sweep
 from tests.support.processes.pools import SESSION
 from tests.support.sizes import sizes
-from tests.support.tasks.archives import (
+from tests.support.tasks.archived.archives import (
     all_due,
     archive_all,
     archived,
@@ -36,8 +36,8 @@ from tests.support.tasks.archives import (
     live_rows,
     tell,
 )
+from tests.support.tasks.archived.saved_tasks import save_begun, save_to_end
 from tests.support.tasks.crash_states import send
-from tests.support.tasks.saved_tasks import save_begun, save_to_end
 
 pytestmark = pytest.mark.worker
 

@@ -28,8 +28,8 @@ from redis_state.worker.archiving import loop as archiving_loop
 from redis_state.worker.archiving.loop import archive_regularly
 from redis_state.worker.observe.stats import WorkerStats
 from tests.support.processes.pools import SESSION
-from tests.support.servers.nodes import ask_each
-from tests.support.tasks.archives import all_due, tell
+from tests.support.servers.sets.nodes import ask_each
+from tests.support.tasks.archived.archives import all_due, tell
 from tests.support.tasks.crash_states import send
 
 pytestmark = [

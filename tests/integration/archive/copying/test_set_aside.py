@@ -15,7 +15,7 @@ from redis_state.models import Trajectory
 from redis_state.stores.archive_list import RecordList, record_entry
 from tests.support.processes.pools import SESSION
 from tests.support.servers.postgres import OwnPostgres
-from tests.support.tasks.archived_records import records_due
+from tests.support.tasks.archived.archived_records import records_due
 from tests.support.tasks.crash_states import send
 
 

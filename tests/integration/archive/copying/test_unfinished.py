@@ -29,7 +29,7 @@ from redis_state.worker.tasks.move_parts import watch_entry
 from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.processes.pools import SESSION
 from tests.support.scripts.replies import clock_ms
-from tests.support.tasks.archives import (
+from tests.support.tasks.archived.archives import (
     all_due,
     archive_all,
     archived,

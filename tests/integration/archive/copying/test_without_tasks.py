@@ -21,7 +21,7 @@ from redis_state.worker.archiving.again import enlist_sessions
 from tests.integration.archive.copying.test_unfinished import due_soon
 from tests.support.processes.pools import SESSION
 from tests.support.samples import update as make_update
-from tests.support.tasks.archives import all_due, archived_rows, live_rows, tell
+from tests.support.tasks.archived.archives import all_due, archived_rows, live_rows, tell
 from tests.support.tasks.crash_states import send
 
 pytestmark = pytest.mark.worker

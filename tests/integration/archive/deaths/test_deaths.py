@@ -28,11 +28,11 @@ from redis_state.testing import eventually
 from redis_state.transport.sending.calls import CallSender
 from tests.support.deaths import DEATHS, Recorder, sweep
 from tests.support.processes.pools import SESSION
+from tests.support.servers.changes.rollback import OwnServer
 from tests.support.servers.faults import short_directory
 from tests.support.servers.postgres import OwnPostgres
-from tests.support.servers.rollback import OwnServer
 from tests.support.sizes import sizes
-from tests.support.tasks.archives import (
+from tests.support.tasks.archived.archives import (
     archive_all,
     archived,
     archived_rows,

@@ -25,11 +25,11 @@ from redis_state.settings import ArchiveClass
 from redis_state.transport.sending.calls import CallSender
 from tests.integration.archive.deaths.test_deaths import ServerDeath
 from tests.support.deaths import DEATHS, Recorder, sweep
+from tests.support.servers.changes.rollback import OwnServer
 from tests.support.servers.faults import short_directory
 from tests.support.servers.postgres import OwnPostgres
-from tests.support.servers.rollback import OwnServer
 from tests.support.sizes import sizes
-from tests.support.tasks.archived_records import archive_records, problems_of, save_records
+from tests.support.tasks.archived.archived_records import archive_records, problems_of, save_records
 
 pytestmark = [pytest.mark.worker, pytest.mark.slow]
 

@@ -23,11 +23,11 @@ from redis_state.errors import ArchiveUnavailable
 from redis_state.transport.sending.calls import CallSender
 from tests.processes.deaths.dying import name_of
 from tests.support.deaths import DEATHS, Recorder, sweep
+from tests.support.servers.changes.rollback import OwnServer
 from tests.support.servers.faults import short_directory
 from tests.support.servers.postgres import OwnPostgres
-from tests.support.servers.rollback import OwnServer
 from tests.support.sizes import sizes
-from tests.support.tasks.retained import RETENTION, Retained, next_round
+from tests.support.tasks.archived.retained import RETENTION, Retained, next_round
 
 pytestmark = [pytest.mark.worker, pytest.mark.slow, pytest.mark.timeout(600)]
 POINTS = {"acquire_lease", "renew_lease", "TIME", "postgres"}

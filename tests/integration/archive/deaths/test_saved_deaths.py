@@ -24,12 +24,12 @@ from redis_state.transport.sending.calls import CallSender
 from tests.support.deaths import DEATHS, Recorder
 from tests.support.processes.pools import SESSION
 from tests.support.samples import task as make_task
+from tests.support.servers.changes.rollback import OwnServer
 from tests.support.servers.faults import short_directory
 from tests.support.servers.postgres import OwnPostgres
-from tests.support.servers.rollback import OwnServer
 from tests.support.sizes import sizes
-from tests.support.tasks.archives import archive_all
-from tests.support.tasks.saved_tasks import archive_saved, problems_of_saved, save_begun
+from tests.support.tasks.archived.archives import archive_all
+from tests.support.tasks.archived.saved_tasks import archive_saved, problems_of_saved, save_begun
 
 pytestmark = [pytest.mark.worker, pytest.mark.slow]
 

@@ -30,7 +30,7 @@ from redis_state.stores.hosts.oauth_tokens import OAuthTokenStore
 from redis_state.worker import TaskContext
 from tests.support.erasure import nothing_is_left
 from tests.support.processes.pools import pool
-from tests.support.tasks.archives import all_due, archive_all
+from tests.support.tasks.archived.archives import all_due, archive_all
 
 pytestmark = [
     pytest.mark.worker,

@@ -20,8 +20,8 @@ from redis_state.erasure import Eraser
 from redis_state.errors import ArchiveFileMissing
 from redis_state.models import Trajectory
 from tests.support.processes.pools import SESSION
-from tests.support.tasks.archived_records import archive_records, archived_events, event_of
-from tests.support.tasks.archives import archive_all, ended
+from tests.support.tasks.archived.archived_records import archive_records, archived_events, event_of
+from tests.support.tasks.archived.archives import archive_all, ended
 
 pytestmark = [
     pytest.mark.worker,

@@ -22,7 +22,7 @@ from redis_state.transport.sending.calls import CallSender
 from redis_state.worker import TaskContext
 from tests.support.processes.pools import SESSION, pool
 from tests.support.scripts.replies import clock_ms
-from tests.support.tasks.archives import archive_all, ended
+from tests.support.tasks.archived.archives import archive_all, ended
 from tests.support.tasks.crash_states import send
 
 pytestmark = [

@@ -31,9 +31,9 @@ from redis_state.worker.archiving.loop import archive_regularly
 from tests.support.commands import cli
 from tests.support.processes.pools import SESSION
 from tests.support.scripts.replies import clock_ms
-from tests.support.tasks.archives import ended
+from tests.support.tasks.archived.archives import ended
+from tests.support.tasks.archived.saved_tasks import save_to_end
 from tests.support.tasks.crash_states import send
-from tests.support.tasks.saved_tasks import save_to_end
 
 pytestmark = [
     pytest.mark.worker,

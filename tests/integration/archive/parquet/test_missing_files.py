@@ -31,9 +31,9 @@ from redis_state.archive.waiting import ArchiveList
 from redis_state.errors import ArchiveFileMissing, ArchiveUnavailable
 from redis_state.worker.archiving.again import enlist_records
 from tests.support.processes.pools import SESSION
-from tests.support.tasks.archived_records import archive_records, save_records
-from tests.support.tasks.archived_tasks import sample_task
-from tests.support.tasks.archives import (
+from tests.support.tasks.archived.archived_records import archive_records, save_records
+from tests.support.tasks.archived.archived_tasks import sample_task
+from tests.support.tasks.archived.archives import (
     all_due,
     archive_all,
     archived_rows,

@@ -27,7 +27,7 @@ from redis_state.archive.model import (
 from redis_state.archive.parquet.archive import ParquetArchive
 from redis_state.archive.queries import ArchiveListing, ArchiveQuery
 from redis_state.errors import ArchiveFileMissing
-from tests.support.tasks.archived_tasks import sample_task
+from tests.support.tasks.archived.archived_tasks import sample_task
 
 GUIDE = Path(__file__).resolve().parents[4] / "docs" / "guides" / "archive.md"
 

@@ -18,7 +18,7 @@ from redis_state.archive.parquet import expiring, retention
 from redis_state.archive.parquet.archive import ParquetArchive
 from redis_state.archive.queries import ArchiveQuery
 from tests.support.sizes import sizes
-from tests.support.tasks.archived_tasks import sample_task
+from tests.support.tasks.archived.archived_tasks import sample_task
 
 _BEGIN_MS = 1_700_000_000_000
 _DAY_MS = 86_400_000

@@ -28,7 +28,7 @@ from redis_state.archive.parquet.files.log import FileLog, LogChange
 from redis_state.archive.parquet.files.objects import FolderObjects
 from redis_state.archive.queries import ArchiveListing, ArchiveQuery
 from redis_state.errors import ArchiveUnavailable, ConfigError
-from tests.support.tasks.archived_tasks import sample_task
+from tests.support.tasks.archived.archived_tasks import sample_task
 
 _BEGIN_MS = 1_700_000_000_000
 _ROWS = [ArchivedRow(n, _BEGIN_MS + n, b"%d" % n, "t", b"[1]") for n in range(1, 9)]

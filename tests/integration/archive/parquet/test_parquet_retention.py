@@ -25,7 +25,7 @@ from redis_state.archive.parquet.files import log
 from redis_state.archive.parquet.files.log import LogChange
 from redis_state.archive.queries import ArchiveQuery
 from redis_state.archive.retaining import Retainer
-from tests.support.tasks.archived_tasks import sample_task
+from tests.support.tasks.archived.archived_tasks import sample_task
 
 _BEGIN_MS = 1_700_000_000_000
 

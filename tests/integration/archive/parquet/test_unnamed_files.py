@@ -24,7 +24,7 @@ from redis_state.errors import ArchiveUnavailable
 from redis_state.testing import eventually
 from redis_state.worker.archiving.loop import archive_regularly
 from tests.support.commands import cli
-from tests.support.tasks.archived_tasks import sample_task
+from tests.support.tasks.archived.archived_tasks import sample_task
 
 pytestmark = [pytest.mark.worker, pytest.mark.role("any", why="it erases")]
 

@@ -23,7 +23,7 @@ from redis_state.worker import TaskClient, TaskContext
 from redis_state.worker.tasks.operate.copies import Copies, Source
 from tests.support.commands import cli
 from tests.support.processes.pools import SESSION, pool
-from tests.support.tasks.archives import archive_and_expire
+from tests.support.tasks.archived.archives import archive_and_expire
 
 pytestmark = pytest.mark.worker
 

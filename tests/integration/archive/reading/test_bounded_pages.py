@@ -17,7 +17,7 @@ from redis_state.archive.model import (
 )
 from redis_state.archive.protocol import Archive
 from redis_state.archive.queries import ArchiveQuery
-from tests.support.tasks.archived_tasks import sample_task
+from tests.support.tasks.archived.archived_tasks import sample_task
 
 _BEGIN_MS = 1_700_000_000_000
 _LARGE = 3 << 20

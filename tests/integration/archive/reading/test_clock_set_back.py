@@ -16,7 +16,7 @@ from redis_state.errors import CursorGap
 from redis_state.models import StateUpdate, UpdateType
 from tests.support.processes.pools import SESSION
 from tests.support.scripts.replies import clock_ms, clock_passes
-from tests.support.tasks.archives import log_of, tell
+from tests.support.tasks.archived.archives import log_of, tell
 from tests.support.tasks.crash_states import send
 
 pytestmark = pytest.mark.worker

@@ -26,7 +26,7 @@ from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.processes.pools import SESSION
 from tests.support.servers.faults import begin_processes
 from tests.support.servers.postgres import OwnPostgres
-from tests.support.tasks.archives import (
+from tests.support.tasks.archived.archives import (
     archive_all,
     archive_and_expire,
     ended,

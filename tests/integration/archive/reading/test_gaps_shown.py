@@ -18,7 +18,7 @@ from redis_state.models import StateUpdate, UpdateType
 from tests.support.commands import cli
 from tests.support.http.http_gateway import over_http
 from tests.support.processes.pools import SESSION
-from tests.support.tasks.archives import archive_all, ended, let_expire, log_of
+from tests.support.tasks.archived.archives import archive_all, ended, let_expire, log_of
 from tests.support.tasks.crash_states import send
 
 pytestmark = pytest.mark.worker

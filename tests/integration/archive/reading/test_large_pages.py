@@ -17,7 +17,7 @@ from redis_state.models import StateUpdate, TaskStatus, UpdateType
 from redis_state.worker import TaskClient
 from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.processes.pools import SESSION
-from tests.support.tasks.archives import archive_and_expire, ended
+from tests.support.tasks.archived.archives import archive_and_expire, ended
 from tests.support.tasks.crash_states import send, started, submitted
 
 pytestmark = pytest.mark.worker

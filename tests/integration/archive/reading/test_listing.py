@@ -29,7 +29,7 @@ from redis_state.serialization import codec
 from redis_state.stores.sessions.task_fields import microseconds
 from tests.support.processes.pools import SESSION
 from tests.support.servers.postgres import OwnPostgres
-from tests.support.tasks.archives import log_of
+from tests.support.tasks.archived.archives import log_of
 
 pytestmark = pytest.mark.worker
 

@@ -24,7 +24,7 @@ from redis_state.models import StateUpdate, UpdateType
 from tests.support.browser.console import Browser, keys_for
 from tests.support.http.http_gateway import over_http
 from tests.support.processes.pools import SESSION
-from tests.support.tasks.archives import archive_all, ended, log_of, tell
+from tests.support.tasks.archived.archives import archive_all, ended, log_of, tell
 from tests.support.tasks.crash_states import send, started, submitted
 
 pytestmark = pytest.mark.worker

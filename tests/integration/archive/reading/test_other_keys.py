@@ -23,7 +23,7 @@ from redis_state.worker.runs.replaying import ReplayVerdict, replay_history
 from redis_state.worker.tasks.histories import read_history
 from tests.support.payloads import KEYS, opened
 from tests.support.processes.pools import SESSION, pool
-from tests.support.tasks.archives import (
+from tests.support.tasks.archived.archives import (
     archive_all,
     archive_and_expire,
     archived,

@@ -22,7 +22,7 @@ from redis_state.errors import CursorGap
 from redis_state.models import StateUpdate, TaskStatus, UpdateType
 from redis_state.payloads.settings import make_payloads
 from tests.support.processes.pools import SESSION
-from tests.support.tasks.archives import (
+from tests.support.tasks.archived.archives import (
     archive_all,
     archived,
     archived_rows,

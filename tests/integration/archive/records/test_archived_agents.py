@@ -23,7 +23,7 @@ from redis_state.errors import ConfigError, SessionNotFound
 from redis_state.stores.archive_list import RecordList
 from redis_state.transport.keys import WATCH_SHARDS
 from tests.support.agents.sessions import fresh, stepped
-from tests.support.tasks.archived_records import archive_records, records_due
+from tests.support.tasks.archived.archived_records import archive_records, records_due
 from tests.support.tasks.crash_states import send
 
 SESSION = "session"

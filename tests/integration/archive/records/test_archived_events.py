@@ -29,7 +29,7 @@ from tests.integration.archive.copying.test_any_ids import IDS
 from tests.support.commands import Ran, cli
 from tests.support.scripts.replies import clock_ms, clock_passes
 from tests.support.servers.postgres import OwnPostgres
-from tests.support.tasks.archived_records import (
+from tests.support.tasks.archived.archived_records import (
     archive_records,
     archived_events,
     event_of,

@@ -21,7 +21,7 @@ from redis_state.stores.archive_list import RecordList
 from redis_state.stores.traces.audit_events import write_event
 from redis_state.transport.clock import us_of
 from tests.support.samples import admin, own_server
-from tests.support.tasks.archived_records import (
+from tests.support.tasks.archived.archived_records import (
     archive_records,
     archived_events,
     event_of,

@@ -25,7 +25,7 @@ from tests.integration.archive.copying.test_any_ids import IDS
 from tests.support.agents.sessions import fresh
 from tests.support.commands import cli
 from tests.support.processes.pools import SESSION
-from tests.support.tasks.archived_records import (
+from tests.support.tasks.archived.archived_records import (
     archive_records,
     archived_events,
     event_of,

@@ -17,8 +17,8 @@ from redis_state.erasure import Eraser
 from redis_state.models import Trajectory
 from redis_state.worker import TaskClient
 from tests.integration.archive.copying.test_any_ids import IDS
-from tests.support.tasks.archived_records import archive_records, archived_events, event_of
-from tests.support.tasks.archived_tasks import sample_task
+from tests.support.tasks.archived.archived_records import archive_records, archived_events, event_of
+from tests.support.tasks.archived.archived_tasks import sample_task
 
 pytestmark = pytest.mark.role("any", why="it reads the names of all keys")
 

@@ -29,7 +29,7 @@ from redis_state.transport.sending.calls import CallSender
 from redis_state.worker.archiving.loop import archive_regularly
 from redis_state.worker.observe.stats import WorkerStats
 from tests.integration.archive.copying.test_any_ids import IDS
-from tests.support.tasks.archived_records import archive_records, records_due
+from tests.support.tasks.archived.archived_records import archive_records, records_due
 from tests.support.tasks.crash_states import send
 
 SESSION, TRACE = "session", "trace"

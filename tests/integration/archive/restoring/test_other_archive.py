@@ -45,7 +45,7 @@ from redis_state.worker.observe.stats import WorkerStats
 from tests.support.commands import Ran, begin, cli, end
 from tests.support.processes.pools import SESSION
 from tests.support.servers.postgres import OwnPostgres
-from tests.support.tasks.archives import all_due, archive_all, archived, ended, expected
+from tests.support.tasks.archived.archives import all_due, archive_all, archived, ended, expected
 from tests.support.tasks.crash_states import send
 
 pytestmark = pytest.mark.worker

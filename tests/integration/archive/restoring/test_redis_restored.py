@@ -17,9 +17,9 @@ from redis_state.models import TaskStatus
 from redis_state.worker.tasks.move_parts import watch_entry
 from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.processes.pools import SESSION, client_of
+from tests.support.servers.changes.rollback import rolling_back
 from tests.support.servers.faults import reached
-from tests.support.servers.rollback import rolling_back
-from tests.support.tasks.archives import (
+from tests.support.tasks.archived.archives import (
     archive_all,
     archived,
     archived_rows,

@@ -26,7 +26,7 @@ from redis_state.postgres.connection import PostgresConnection
 from redis_state.postgres.text import id_text
 from tests.support.processes.pools import SESSION
 from tests.support.servers.postgres import OwnPostgres
-from tests.support.tasks.archives import all_due, archive_all, archived, ended, expected
+from tests.support.tasks.archived.archives import all_due, archive_all, archived, ended, expected
 
 pytestmark = pytest.mark.worker
 T = 1_700_000_000_000

@@ -22,7 +22,7 @@ from tests.support.commands import Ran, cli
 from tests.support.http.gateway import at, code_of
 from tests.support.http.http_gateway import OverHttp, over_http
 from tests.support.processes.pools import SESSION, queue_of
-from tests.support.tasks.archives import archive_and_expire
+from tests.support.tasks.archived.archives import archive_and_expire
 
 pytestmark = [pytest.mark.worker, pytest.mark.exhaustive]
 

@@ -33,7 +33,7 @@ from tests.support.browser.console import HERE, Browser, keys_for
 from tests.support.http.gateway import code_of
 from tests.support.http.http_gateway import over_http
 from tests.support.processes.pools import SESSION
-from tests.support.tasks.archives import archive_all, ended, let_expire, tell
+from tests.support.tasks.archived.archives import archive_all, ended, let_expire, tell
 from tests.support.tasks.crash_states import send
 
 pytestmark = pytest.mark.worker

@@ -24,8 +24,8 @@ from redis_state.models import TaskStatus
 from tests.support.commands import Ran, cli
 from tests.support.processes.pools import SESSION
 from tests.support.servers.postgres import OwnPostgres
-from tests.support.tasks.archived_tasks import sample_task
-from tests.support.tasks.archives import archived, ended, expected
+from tests.support.tasks.archived.archived_tasks import sample_task
+from tests.support.tasks.archived.archives import archived, ended, expected
 
 pytestmark = pytest.mark.worker
 

@@ -13,7 +13,7 @@ from redis_state.archive import Archive
 from tests.support.browser.console import Browser, Page
 from tests.support.browser.hostile import PLAIN, Hostile, evil, hostile_gateway, shape_of
 from tests.support.processes.pools import SESSION
-from tests.support.tasks.archives import archive_and_expire
+from tests.support.tasks.archived.archives import archive_and_expire
 
 pytestmark = pytest.mark.worker
 

@@ -21,8 +21,8 @@ from tests.support.browser.console import Browser, keys_for
 from tests.support.commands import Ran, cli
 from tests.support.processes.pools import SESSION, queue_of
 from tests.support.samples import task as make_task
-from tests.support.tasks.archives import archive_all, let_expire
-from tests.support.tasks.saved_tasks import save_to_end
+from tests.support.tasks.archived.archives import archive_all, let_expire
+from tests.support.tasks.archived.saved_tasks import save_to_end
 
 pytestmark = pytest.mark.worker
 

@@ -27,7 +27,7 @@ from tests.support.commands import Ran, cli
 from tests.support.http.gateway import code_of
 from tests.support.http.http_gateway import OverHttp, over_http
 from tests.support.processes.pools import SESSION
-from tests.support.tasks.archives import tell
+from tests.support.tasks.archived.archives import tell
 
 pytestmark = pytest.mark.worker
 

@@ -18,7 +18,7 @@ from redis_state.primitives.record import new_write_id
 from redis_state.stores.archive_list import RecordList
 from tests.support.agents.sessions import fresh
 from tests.support.processes.pools import SESSION
-from tests.support.tasks.archives import due
+from tests.support.tasks.archived.archives import due
 
 TRACES = ("one", "two")
 _ROUNDS = 50

@@ -20,7 +20,7 @@ from redis_state.archive.postgres.archive import PostgresArchive
 from redis_state.archive.retaining import Retainer
 from redis_state.archive.retention import RetentionReport
 from redis_state.models.tasks import utc_now
-from tests.support.tasks.archived_tasks import sample_task
+from tests.support.tasks.archived.archived_tasks import sample_task
 
 LIFETIME = timedelta(days=30)
 RETENTION = dict.fromkeys(("tasks", "updates", "sessions", "trajectories"), LIFETIME)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.support.processes import children
 from tests.support.processes.children import Word
-from tests.support.servers.rollback import OwnServer
+from tests.support.servers.changes.rollback import OwnServer
 
 _SOURCE = Path(__file__).with_name("moved_clock.c")
 

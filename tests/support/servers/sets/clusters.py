@@ -19,9 +19,9 @@ from redis_state.testing import eventually
 from redis_state.transport.cluster.slots import SLOTS, slot_of
 from redis_state.transport.connections.tls import TlsConnection
 from tests.support.processes import children
-from tests.support.servers.asking import PATIENCE_S, Clients
 from tests.support.servers.faults import own_binary, short_directory
 from tests.support.servers.ports import free_port
+from tests.support.servers.sets.asking import PATIENCE_S, Clients
 
 # With replicas a lost primary is to be replaced soon. Without, a busy machine must not seem lost.
 NODE_TIMEOUT_MS, _PATIENT_TIMEOUT_MS = 2_000, 15_000

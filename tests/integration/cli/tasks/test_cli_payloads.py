@@ -49,7 +49,7 @@ async def test_who_has_no_key_reads_that_it_is_encrypted(settings: Settings) -> 
         "waiting": ("show", SESSION, "open", "--json"),
         "updates": ("tail", SESSION, "done", "--no-follow"),
         "history": ("history", SESSION, "done"),
-        "replay": ("replay", "tests.integration.cli.test_cli_payloads:HANDLERS"),
+        "replay": ("replay", "tests.integration.cli.tasks.test_cli_payloads:HANDLERS"),
     }
     for name, arguments in commands.items():
         blind = await cli(settings, *arguments)

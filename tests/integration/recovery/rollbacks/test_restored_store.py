@@ -21,7 +21,7 @@ from redis_state.worker.tasks.started import StartedRun
 from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.processes.pools import SESSION, client_of, pool, queue_of
 from tests.support.scripts.replies import clock_ms, clock_passes
-from tests.support.servers.rollback import Rollback, rolling_back
+from tests.support.servers.changes.rollback import Rollback, rolling_back
 from tests.support.tasks.crash_states import entry_in_ms, make_due, queued_as, send, submitted
 
 # Whatever is due later than this was put off because it was seen in the queue.

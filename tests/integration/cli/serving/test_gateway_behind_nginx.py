@@ -20,7 +20,7 @@ from redis_state.testing import eventually
 from tests.support.browser.console import Browser
 from tests.support.commands import begin, cli, end
 from tests.support.http.gateway import SECRET, links
-from tests.support.servers.nginx import nginx
+from tests.support.servers.proxies.nginx import nginx
 
 ROOT = "/agents"
 

@@ -29,7 +29,7 @@ from tests.support.servers.faults import (
     tls_server_context,
 )
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 SOON_S = 60.0
 
 

@@ -15,8 +15,8 @@ from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
 from redis_state.worker.tasks.move_parts import watch_entry
 from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.processes.pools import SESSION, client_of, pool
-from tests.support.servers.clusters import running_cluster
-from tests.support.servers.rollback import rolling_back
+from tests.support.servers.changes.rollback import rolling_back
+from tests.support.servers.sets.clusters import running_cluster
 from tests.support.tasks.crash_states import close_queues, make_due, started, submitted, sweeper_of
 
 

@@ -27,7 +27,7 @@ from redis_state.worker import Schedule, TaskClient
 from tests.support.agents.sessions import fresh
 from tests.support.commands import begin, cli, end
 from tests.support.processes.pools import SESSION, client_of
-from tests.support.servers.command_proxy import CommandProxy
+from tests.support.servers.proxies.command_proxy import CommandProxy
 
 AT_PROXY: dict[str, Any] = {"REDIS_STATE_CALL_TIMEOUT_S": "1", "REDIS_STATE_CONNECT_TIMEOUT_S": "1"}
 NAMED = re.compile(r"repeat the command with (--\S+) (\S+), and it happens once")

@@ -31,8 +31,8 @@ from redis_state.worker.recovery.sweeper import Sweeper
 from redis_state.worker.tasks.move_parts import watch_entry
 from redis_state.worker.tasks.new_tasks import NewTasks
 from tests.support.processes.pools import SESSION, pool, queue_of
-from tests.support.servers.clusters import Cluster, running_cluster
-from tests.support.servers.rollback import Rollback, rolling_back
+from tests.support.servers.changes.rollback import Rollback, rolling_back
+from tests.support.servers.sets.clusters import Cluster, running_cluster
 from tests.support.sizes import sizes
 from tests.support.tasks.crash_states import (
     decide,

@@ -41,7 +41,7 @@ from tests.support.processes.pools import (
 )
 from tests.support.scripts.replies import HOUR
 from tests.support.servers.faults import Proxy, needs_arqs_runner, run_processes
-from tests.support.servers.nodes import primaries
+from tests.support.servers.sets.nodes import primaries
 from tests.support.sizes import sizes
 from tests.support.tasks.crash_states import (
     all_flushed,

@@ -17,8 +17,8 @@ from redis.exceptions import RedisError
 from redis_state.testing import eventually
 from redis_state.transport.connections.tls import TlsConnection
 from tests.support.processes import children
-from tests.support.servers.asking import PATIENCE_S, Clients
 from tests.support.servers.faults import own_binary, short_directory
+from tests.support.servers.sets.asking import PATIENCE_S, Clients
 
 SERVICE = "mymaster"
 # A failover that no test asked for, for a server that a busy machine kept from answering, may come

@@ -32,7 +32,7 @@ from tests.support.processes.forkserver import ForkedProcess
 
 # Of a gateway that starts on a busy machine.
 _START_S = 90
-COMPOSE = Path(__file__).parents[3] / "docker-compose.yml"
+COMPOSE = Path(__file__).parents[4] / "docker-compose.yml"
 
 
 async def until_it_serves(process: ForkedProcess, http: httpx.AsyncClient, path: str) -> None:

@@ -27,7 +27,7 @@ from tests.support.commands import begin, cli, end
 from tests.support.processes.pools import SESSION, becomes, client_of, queue_of
 from tests.support.processes.worker_processes import worker_process
 from tests.support.scripts.replies import clock_ms
-from tests.support.servers.nodes import subscribers
+from tests.support.servers.sets.nodes import subscribers
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from redis_state.worker.tasks.move_parts import watch_entry
 from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.processes.pools import SESSION, client_of
 from tests.support.scripts.replies import HOUR
-from tests.support.servers.rollback import Rollback, rolling_back
+from tests.support.servers.changes.rollback import Rollback, rolling_back
 from tests.support.tasks.crash_states import entry_in_ms, make_due, sweeper_of
 from tests.support.tasks.runs import TASK, make, record_step, run_once, take
 

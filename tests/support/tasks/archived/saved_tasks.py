@@ -14,7 +14,7 @@ from redis_state.scripts import Fence
 from redis_state.stores.base import ARCHIVE_HOLD_MS
 from tests.support.processes.pools import SESSION
 from tests.support.samples import task as make_task
-from tests.support.tasks.archives import (
+from tests.support.tasks.archived.archives import (
     archive_all,
     archived,
     expected,

@@ -18,7 +18,7 @@ from redis_state.worker.recovery.sweeper import Sweeper
 from redis_state.worker.tasks.move_parts import watch_entry
 from redis_state.worker.tasks.waitpoints.open_pauses import OpenPause, list_open_pauses
 from tests.support.processes.pools import SESSION, becomes, pool
-from tests.support.servers.nodes import ask_each
+from tests.support.servers.sets.nodes import ask_each
 from tests.support.tasks.crash_states import make_due
 
 pytestmark = pytest.mark.role("any", why="deletes keys as an operator does")
