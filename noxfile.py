@@ -185,7 +185,7 @@ def test_savers(session: nox.Session) -> None:
     install_arq(session)
     session.env["REDIS_STATE_SAVERS"] = "1"
     # Their connections may be left to the collector of garbage.
-    suite(session, "-W", "ignore", "tests/integration/langgraph/test_real_savers.py")
+    suite(session, "-W", "ignore", "tests/integration/langgraph/threads/test_real_savers.py")
 
 
 # Each extra but `all` and those that hosts of other versions need, and the lowest versions that
@@ -377,7 +377,7 @@ def test_wheel(session: nox.Session) -> None:
 def test_buckets(session: nox.Session) -> None:
     """Archive into a bucket of an S3-compatible server (moto)."""
     install(session, "-e", ".[test,pool]", "moto[server]>=5.1", "boto3")
-    suite(session, "tests/integration/archive/test_parquet_files.py")
+    suite(session, "tests/integration/archive/parquet/test_parquet_files.py")
 
 
 @nox.session(python=False)

@@ -31,7 +31,7 @@ from tests.chaos.support.notes import note
 from tests.chaos.support.soak import SOAK_LEASE_S, Soak, soak_settings
 from tests.chaos.support.trial import Trial
 from tests.support.processes.pools import queue_of
-from tests.support.servers.clusters import Cluster, running_cluster
+from tests.support.servers.sets.clusters import Cluster, running_cluster
 
 _SEED = 31
 _FULL_MINUTES = 30.0

@@ -190,7 +190,7 @@ async def test_over_tls_too_a_server_that_others_use_is_left_as_it_was(
     assert await without_lifetime(store) <= before
 
 
-# All three signals reach the same pool: `tests/integration/cli/test_demo.py` sends the others.
+# All three signals reach the same pool. The others: `tests/integration/cli/serving/test_demo.py`.
 @pytest.mark.parametrize("how", sizes(signal.SIGINT, signal.SIGKILL))
 async def test_nothing_is_left_when_it_is_stopped(folder: Path, how: signal.Signals) -> None:
     process = await begin(folder, "--json", "--ask", *FEW, "README.md")

@@ -17,8 +17,8 @@ from tests.hosts import real
 from tests.hosts.links import CALLERS, dying_links
 from tests.support.processes import children
 from tests.support.samples import HOST_IDS
+from tests.support.servers.changes.rollback import rolling_back
 from tests.support.servers.faults import Proxy, start_process
-from tests.support.servers.rollback import rolling_back
 
 framework: Any = real.load("agent_framework")
 errors: Any = real.load("agent_framework.exceptions")

@@ -19,8 +19,8 @@ from tests.hosts import real
 from tests.hosts.links import CALLERS, dying_links
 from tests.support.processes import children
 from tests.support.samples import HOST_IDS
+from tests.support.servers.changes.rollback import rolling_back
 from tests.support.servers.faults import run_python, start_process
-from tests.support.servers.rollback import rolling_back
 
 crewai: Any = real.load("crewai.flow.flow")
 feedback: Any = real.load("crewai.flow.async_feedback.types")

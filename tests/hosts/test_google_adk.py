@@ -24,10 +24,10 @@ from tests.hosts import real
 from tests.hosts.links import CALLERS, dying_links
 from tests.support.processes import children
 from tests.support.samples import HOST_IDS, changed
-from tests.support.servers.command_proxy import CommandProxy
+from tests.support.servers.changes.leaving import Leaving
+from tests.support.servers.changes.rollback import rolling_back
 from tests.support.servers.faults import Proxy, start_process
-from tests.support.servers.leaving import Leaving
-from tests.support.servers.rollback import rolling_back
+from tests.support.servers.proxies.command_proxy import CommandProxy
 
 adk: Any = real.load("google.adk.sessions")
 events: Any = real.load("google.adk.events")

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.servers.pgbouncer import PgBouncer
 from tests.support.servers.postgres import OwnPostgres
+from tests.support.servers.proxies.pgbouncer import PgBouncer
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from redis_state.testing import eventually
 from tests.support.processes import children, forkserver
 from tests.support.processes.forkserver import ForkedProcess
 from tests.support.servers.faults import PROCESSES, importing
-from tests.support.servers.nodes import keys_like
+from tests.support.servers.sets.nodes import keys_like
 
 
 @dataclass

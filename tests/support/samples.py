@@ -25,7 +25,7 @@ from redis_state.models import (
     UpdateType,
 )
 from tests.support.servers.choice import wheel_binary
-from tests.support.servers.nodes import ask_beside, keys_like
+from tests.support.servers.sets.nodes import ask_beside, keys_like
 
 LONG_ID = "x" * 10_240
 ODD_IDS = (

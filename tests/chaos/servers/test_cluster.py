@@ -23,7 +23,7 @@ from redis_state.transport.cluster.slots import slot_of
 from redis_state.transport.sending.calls import CallSender
 from redis_state.transport.transport import Transport
 from tests.chaos.support.trial import How, Trial
-from tests.support.servers.clusters import Cluster, running_cluster
+from tests.support.servers.sets.clusters import Cluster, running_cluster
 
 _SEED = 31
 _SESSIONS = 40

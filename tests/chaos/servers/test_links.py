@@ -17,8 +17,8 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state import Settings
 from tests.chaos.support.load import load
 from tests.chaos.support.trial import Trial
+from tests.support.servers.changes.rollback import replicas
 from tests.support.servers.faults import Proxy
-from tests.support.servers.rollback import replicas
 
 
 async def test_links_are_half_open(trial: Trial, settings: Settings) -> None:

@@ -17,7 +17,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state import Settings
 from tests.chaos.support.load import load
 from tests.chaos.support.trial import Trial
-from tests.support.servers.rollback import Kept, Replicas, Rollback, replicas, rolling_back
+from tests.support.servers.changes.rollback import Kept, Replicas, Rollback, replicas, rolling_back
 
 
 @pytest.mark.parametrize("kept", ["rdb", "aof"])

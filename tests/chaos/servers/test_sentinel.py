@@ -18,7 +18,7 @@ from redis_state import Settings
 from redis_state.testing import eventually
 from tests.chaos.support.load import load
 from tests.chaos.support.trial import Trial
-from tests.support.servers.sentinels import running_sentinels
+from tests.support.servers.sets.sentinels import running_sentinels
 
 _SILENT_S = 1.5
 

@@ -25,7 +25,7 @@ from redis_state.transport.sending.batch import Call
 from tests.chaos.support.trial import Trial
 from tests.support.processes.pools import queue_of
 from tests.support.samples import update as make_update
-from tests.support.servers.clusters import NODE_TIMEOUT_MS, Cluster, running_cluster
+from tests.support.servers.sets.clusters import NODE_TIMEOUT_MS, Cluster, running_cluster
 
 # Longer than any failover: whoever gets an error got one too early.
 _CALL_S = 30.0

@@ -46,8 +46,8 @@ from tests.support.a2a.tasks import (
     task,
 )
 from tests.support.scripts.replies import clock_ms, lives
+from tests.support.servers.changes.rollback import rolling_back
 from tests.support.servers.faults import Proxy
-from tests.support.servers.rollback import rolling_back
 
 ME = caller()
 legacy = partial(replica, options=("--legacy",))

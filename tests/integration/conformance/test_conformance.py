@@ -23,7 +23,7 @@ from redis_state.testing.conformance.trial import Trial, open_trial
 from tests.support.conformance import bare
 from tests.support.conformance.broken import BROKEN
 from tests.support.processes import children, forkserver
-from tests.support.servers.nodes import keys_like
+from tests.support.servers.sets.nodes import keys_like
 from tools.hosts import RECORDED
 
 pytestmark = [

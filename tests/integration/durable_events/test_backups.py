@@ -13,9 +13,9 @@ from redis_state import RedisStateStore, Settings
 from redis_state.models import StoredEvent
 from redis_state.stores.durable_events.store import DurableEventStore
 from redis_state.testing import eventually
+from tests.support.servers.changes.rollback import Rollback
 from tests.support.servers.faults import short_directory
 from tests.support.servers.postgres import OwnPostgres
-from tests.support.servers.rollback import Rollback
 
 pytestmark = pytest.mark.slow
 

@@ -33,12 +33,12 @@ from redis_state.testing import eventually
 from redis_state.transport.sending.calls import CallSender
 from tests.support.deaths import DEATHS, Recorder
 from tests.support.processes import children
-from tests.support.servers.command_proxy import CommandProxy
+from tests.support.servers.changes.rollback import OwnServer
 from tests.support.servers.faults import short_directory
 from tests.support.servers.postgres import OwnPostgres
-from tests.support.servers.rollback import OwnServer
+from tests.support.servers.proxies.command_proxy import CommandProxy
 from tests.support.sizes import sizes
-from tests.support.tasks.archived_tasks import sample_task
+from tests.support.tasks.archived.archived_tasks import sample_task
 
 pytestmark = pytest.mark.slow
 

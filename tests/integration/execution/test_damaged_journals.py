@@ -15,7 +15,7 @@ from redis_state.worker.tasks import transitions
 from redis_state.worker.tasks.views.dead_list import list_first_dead
 from tests.support.processes.pools import SESSION, client_of, pool
 from tests.support.samples import changed
-from tests.support.servers.command_proxy import CommandProxy
+from tests.support.servers.proxies.command_proxy import CommandProxy
 from tests.support.tasks.runs import TASK, begin_again, make, run_once
 
 DENIED = "NOPERM this user has no permissions to access one of the keys"

@@ -21,7 +21,7 @@ from redis_state.transport.connections.protocol import RespProtocol
 from redis_state.worker import TaskClient, TaskContext
 from redis_state.worker.tasks.views.stream import may_end
 from tests.support.processes.pools import SESSION, queue_of
-from tests.support.servers.nodes import subscribers
+from tests.support.servers.sets.nodes import subscribers
 from tests.support.tasks.runs import TASK, make, run_once
 
 

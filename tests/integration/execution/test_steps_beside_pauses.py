@@ -17,7 +17,7 @@ from redis_state.testing import eventually
 from redis_state.worker import TaskContext
 from redis_state.worker.tasks.waitpoints.open_pauses import list_open_pauses
 from tests.support.processes.pools import SESSION, becomes, client_of, pool
-from tests.support.servers.command_proxy import CommandProxy
+from tests.support.servers.proxies.command_proxy import CommandProxy
 from tests.support.tasks.runs import TASK, make, run_once
 from tests.support.tasks.waitpoints import tokens_of
 

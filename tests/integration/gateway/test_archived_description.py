@@ -16,7 +16,7 @@ from redis_state import RedisStateStore, Settings
 from redis_state.archive import open_archive
 from tests.integration.gateway.test_description import EXCLUDED, SCHEMA, Fuzzed
 from tests.support.processes.pools import SESSION, client_of
-from tests.support.tasks.archives import archive_and_expire
+from tests.support.tasks.archived.archives import archive_and_expire
 
 
 def test_what_is_archived_is_answered_as_described(

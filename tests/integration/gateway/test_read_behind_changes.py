@@ -23,8 +23,8 @@ from tests.support.http.gateway import at, caller, code_of, tokens
 from tests.support.http.http_gateway import EVERYTHING
 from tests.support.processes.pools import client_of, queue_of
 from tests.support.samples import changed
+from tests.support.servers.changes.leaving import Leaving
 from tests.support.servers.faults import Proxy
-from tests.support.servers.leaving import Leaving
 from tests.support.tasks.schedules import hourly
 
 

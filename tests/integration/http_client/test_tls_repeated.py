@@ -24,8 +24,8 @@ from redis_state.worker import OpenPause, TaskContext
 from tests.support.http import gateway
 from tests.support.http.gateway import tokens
 from tests.support.http.http_gateway import EVERYTHING, OverHttp, over_http
-from tests.support.servers.dying_links import while_links_die
 from tests.support.servers.faults import Proxy, certificate, tls_server_context
+from tests.support.servers.proxies.dying_links import while_links_die
 from tests.support.tasks.schedules import hourly
 
 T = TypeVar("T")

@@ -25,8 +25,8 @@ from tests.support.processes import children
 from tests.support.processes.forkserver import ForkedProcess
 from tests.support.samples import changed
 from tests.support.scripts.replies import ask
-from tests.support.servers.command_proxy import OOM, CommandProxy
 from tests.support.servers.faults import start_process
+from tests.support.servers.proxies.command_proxy import OOM, CommandProxy
 
 ODD = ["", "a:b", "%", "{a}", "\0", "\0\0", "ä\ud800", "*?[x]", "\U0001f642", "x" * 500]
 

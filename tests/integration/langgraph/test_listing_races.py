@@ -19,7 +19,7 @@ from redis_state.scripts import GraphListing
 from redis_state.transport.keys import graph_task
 from tests.support.agents.checkpoints import listed, put
 from tests.support.samples import changed
-from tests.support.servers.command_proxy import CommandProxy
+from tests.support.servers.proxies.command_proxy import CommandProxy
 
 Call: TypeAlias = Callable[[RedisStateStore], Awaitable[Any]]
 

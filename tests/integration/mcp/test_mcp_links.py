@@ -45,9 +45,9 @@ from tests.support.mcp.tools import TOOLS
 from tests.support.payloads import KEYS
 from tests.support.processes.pools import client_of, pool, queue_of
 from tests.support.samples import changed
-from tests.support.servers.command_proxy import OOM, CommandProxy
+from tests.support.servers.changes.rollback import rolling_back
 from tests.support.servers.faults import Proxy, certificate, tls_server_context
-from tests.support.servers.rollback import rolling_back
+from tests.support.servers.proxies.command_proxy import OOM, CommandProxy
 
 pytestmark = pytest.mark.worker
 

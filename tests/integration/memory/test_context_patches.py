@@ -22,8 +22,8 @@ from redis_state.models import SteeringEvent, SteeringEventType, UpdateType
 from redis_state.models.session_context import ContextPatch, MergeStrategy, hash_context
 from redis_state.testing import eventually
 from tests.support.samples import admin, changed, keys_of, shared
-from tests.support.servers.command_proxy import CommandProxy
 from tests.support.servers.faults import Proxy, run_processes, start_process
+from tests.support.servers.proxies.command_proxy import CommandProxy
 
 T = TypeVar("T")
 

@@ -23,7 +23,7 @@ from tests.support.memory import (
     turn,
 )
 from tests.support.samples import changed
-from tests.support.servers.command_proxy import CommandProxy
+from tests.support.servers.proxies.command_proxy import CommandProxy
 
 
 async def test_a_memory_that_expired_begins_anew(store: RedisStateStore) -> None:

@@ -26,7 +26,7 @@ from redis_state.testing import eventually
 from redis_state.worker import TaskClient, TaskContext
 from redis_state.worker.tasks.messaging.payloads import MAX_PAYLOAD_BYTES
 from tests.support.processes.pools import SESSION, becomes, client_of, pool
-from tests.support.servers.rollback import rolling_back
+from tests.support.servers.changes.rollback import rolling_back
 from tests.support.tasks.runs import TASK, begin_again, make, run_once
 
 

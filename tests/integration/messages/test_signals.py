@@ -31,7 +31,7 @@ from redis_state.worker.recovery.sweeper import Sweeper
 from redis_state.worker.tasks.messaging.messages import MAX_WAITING, MAX_WAITING_BYTES
 from redis_state.worker.tasks.messaging.payloads import MAX_PAYLOAD_BYTES
 from tests.support.processes.pools import SESSION, becomes, client_of, pool, queued, statuses
-from tests.support.servers.rollback import rolling_back
+from tests.support.servers.changes.rollback import rolling_back
 from tests.support.tasks.runs import TASK, begin_again, make, run_once, run_to_the_end
 
 NOW = timedelta()

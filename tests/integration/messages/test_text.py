@@ -26,7 +26,7 @@ from redis_state.worker import (
     retried,
 )
 from tests.support.processes.pools import SESSION, becomes, pool, updates_of
-from tests.support.servers.rollback import rolling_back
+from tests.support.servers.changes.rollback import rolling_back
 from tests.support.tasks.runs import TASK, begin_again, make, run_once, run_to_the_end
 
 TOKENS = [f"token {number}, " for number in range(500)]

@@ -18,7 +18,7 @@ from redis_state.worker import TaskClient, TaskContext
 from redis_state.worker.tasks.messaging.payloads import MAX_PAYLOAD_BYTES
 from redis_state.worker.tasks.messaging.values import MAX_VALUES
 from tests.support.processes.pools import SESSION, client_of, pool, updates_of
-from tests.support.servers.rollback import rolling_back
+from tests.support.servers.changes.rollback import rolling_back
 from tests.support.tasks.runs import TASK, begin_again, make, run_to_the_end
 
 ODD = ["", "a:b#1", "{x}", "\ud800", "\N{GRINNING FACE}", "a\0b\n", "é" * 128, "value:", "entries"]

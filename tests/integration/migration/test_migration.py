@@ -31,9 +31,9 @@ from redis_state.transport.transport import Transport
 from tests.support.samples import update as make_update
 from tests.support.script_calls import CALLS
 from tests.support.servers.choice import on_path, wheel_binary
-from tests.support.servers.clusters import running_cluster
-from tests.support.servers.command_proxy import CommandProxy
 from tests.support.servers.faults import Proxy, run_server, sender_to, short_directory
+from tests.support.servers.proxies.command_proxy import CommandProxy
+from tests.support.servers.sets.clusters import running_cluster
 from tests.support.servers.states import assert_alike, state_of
 from tests.support.sizes import sizes
 

@@ -20,8 +20,8 @@ from redis_state.errors import LeaseLost
 from redis_state.integrations.openai_agents import RedisStateSession
 from tests.support.agents.openai_agents import QUIET, agent_of, scripted
 from tests.support.payloads import KEYS
+from tests.support.servers.changes.rollback import rolling_back
 from tests.support.servers.faults import Proxy, certificate, tls_server_context
-from tests.support.servers.rollback import rolling_back
 
 CALLERS, ITEMS = 40, 6
 

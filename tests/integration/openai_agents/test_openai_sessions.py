@@ -32,7 +32,7 @@ from redis_state.primitives.log.rows import Bounds
 from redis_state.scripts.primitives.logs import LogScripts
 from tests.support.agents.openai_agents import QUIET, agent_of, call, scripted
 from tests.support.samples import HOST_IDS, changed
-from tests.support.servers.command_proxy import CommandProxy
+from tests.support.servers.proxies.command_proxy import CommandProxy
 
 pytestmark = pytest.mark.worker
 

@@ -23,7 +23,7 @@ from tests.support.processes.pools import (
     pool,
     updates_of,
 )
-from tests.support.servers.command_proxy import CommandProxy
+from tests.support.servers.proxies.command_proxy import CommandProxy
 
 OLD, NEW = KEYS[0], KEYS[1]
 

@@ -40,7 +40,7 @@ from tests.support.penguiflow.pool import end, worker
 from tests.support.processes.pools import SESSION, becomes, client_of, open_token, pool
 from tests.support.processes.worker_processes import has_begun
 from tests.support.samples import changed
-from tests.support.servers.command_proxy import CommandProxy
+from tests.support.servers.proxies.command_proxy import CommandProxy
 
 pytestmark = pytest.mark.worker
 DONE = ["look_up", "ask", "act"]

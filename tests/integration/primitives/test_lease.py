@@ -22,8 +22,8 @@ from redis_state.transport.keys import Keys
 from redis_state.transport.transport import Transport
 from tests.support.scripts.models import explore
 from tests.support.scripts.replies import HOUR, ask, clock_ms, clock_passes, fields, outcome
-from tests.support.servers.command_proxy import OOM, CommandProxy
 from tests.support.servers.faults import Proxy, run_processes
+from tests.support.servers.proxies.command_proxy import OOM, CommandProxy
 
 STEPS = st.lists(
     st.tuples(

@@ -31,9 +31,9 @@ from tests.support.log_rows import TOPICS, log_of, pair
 from tests.support.scripts.logs import matching
 from tests.support.scripts.models import explore
 from tests.support.scripts.replies import HOUR, ask, outcome
-from tests.support.servers.command_proxy import CommandProxy
+from tests.support.servers.changes.leaving import Leaving
 from tests.support.servers.faults import Proxy, run_processes
-from tests.support.servers.leaving import Leaving
+from tests.support.servers.proxies.command_proxy import CommandProxy
 
 Step = tuple[str, int, int, str | None]
 Numbered = tuple[int, str, str | None]

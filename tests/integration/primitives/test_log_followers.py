@@ -27,7 +27,7 @@ from tests.support.scripts.logs import matching
 from tests.support.scripts.models import explore
 from tests.support.scripts.replies import ask, clock_ms, clock_passes
 from tests.support.servers.faults import Proxy, begin_processes
-from tests.support.servers.nodes import ask_each, subscribers
+from tests.support.servers.sets.nodes import ask_each, subscribers
 
 
 def row_itself(row: Row) -> Row:

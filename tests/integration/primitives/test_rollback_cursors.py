@@ -24,9 +24,9 @@ from redis_state.worker.tasks.recorded.lanes import Lane
 from redis_state.worker.tasks.recorded.replay import Replay
 from tests.support.samples import steering, update
 from tests.support.scripts.replies import HOUR, ask
-from tests.support.servers.command_proxy import CommandProxy
-from tests.support.servers.nodes import subscribers
-from tests.support.servers.rollback import Rollback, rolling_back
+from tests.support.servers.changes.rollback import Rollback, rolling_back
+from tests.support.servers.proxies.command_proxy import CommandProxy
+from tests.support.servers.sets.nodes import subscribers
 
 READ = 10
 # How many of ten rows the server loses, and how many new ones follow.

@@ -19,7 +19,7 @@ from redis_state.stores.a2a.task_model import A2ALimits, Draft, Phase, Ref, Rule
 from redis_state.stores.a2a.tasks import A2ATasks
 from tests.support.memory import memory_of, names_in, stored, turn
 from tests.support.samples import task
-from tests.support.servers.rollback import Rollback, rolling_back
+from tests.support.servers.changes.rollback import Rollback, rolling_back
 
 REF = Ref("scope", "t")
 

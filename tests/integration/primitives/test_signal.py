@@ -19,7 +19,7 @@ from redis_state.transport.subscriber import Subscription
 from tests.support.scripts.models import explore
 from tests.support.scripts.replies import HOUR
 from tests.support.servers.faults import begin_processes
-from tests.support.servers.nodes import ask_each, subscribers
+from tests.support.servers.sets.nodes import ask_each, subscribers
 
 TEXT = st.text(st.characters(exclude_categories=()), max_size=20)
 # What a message is made of stands in ids too.

@@ -33,7 +33,7 @@ from tests.support.processes.pools import (
 )
 from tests.support.processes.worker_processes import begin, listed, stop, worker_process
 from tests.support.servers.faults import Proxy
-from tests.support.servers.nodes import subscribers
+from tests.support.servers.sets.nodes import subscribers
 from tests.support.timing import spending
 
 pytestmark = pytest.mark.worker

@@ -27,9 +27,9 @@ from tests.support.processes.pools import (
     serving,
     updates_of,
 )
-from tests.support.servers.command_proxy import CommandProxy
+from tests.support.servers.changes.rollback import rolling_back
 from tests.support.servers.faults import run_processes
-from tests.support.servers.rollback import rolling_back
+from tests.support.servers.proxies.command_proxy import CommandProxy
 
 ACTORS = [f"actor {number}" for number in range(40)]
 # What must be among the places of death, besides reads.

@@ -21,10 +21,10 @@ from redis_state.testing import eventually
 from redis_state.transport.cluster.slots import slot_of
 from tests.support.processes.pools import SESSION, client_of
 from tests.support.processes.worker_processes import stop, worker_process
-from tests.support.servers.clusters import running_cluster
+from tests.support.servers.changes.rollback import rolling_back
 from tests.support.servers.faults import run_processes, sender_to
 from tests.support.servers.monitor import monitored
-from tests.support.servers.rollback import rolling_back
+from tests.support.servers.sets.clusters import running_cluster
 from tests.support.sizes import sizes
 from tests.support.tasks.schedules import hourly, look_now, running, settled_before
 

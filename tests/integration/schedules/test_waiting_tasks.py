@@ -22,7 +22,7 @@ from redis_state.worker.schedules.runner import ScheduleRunner
 from redis_state.worker.schedules.submit import Submitter
 from tests.support.processes.pools import SESSION, becomes, client_of, pool, queue_of
 from tests.support.scripts.replies import clock_ms, clock_passes
-from tests.support.servers.nodes import primaries
+from tests.support.servers.sets.nodes import primaries
 from tests.support.tasks.schedules import hourly, running, settled_before
 
 HOUR = timedelta(hours=1)

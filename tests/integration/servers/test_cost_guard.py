@@ -20,7 +20,7 @@ from redis_state import RedisStateStore
 from tests.support.samples import event as make_event
 from tests.support.samples import task as make_task
 from tests.support.samples import update as make_update
-from tests.support.servers.nodes import ask_each
+from tests.support.servers.sets.nodes import ask_each
 
 OPERATIONS = 64
 ROUNDS = 4

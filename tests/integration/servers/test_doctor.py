@@ -30,7 +30,6 @@ from redis_state.worker import AgentWorker
 from tests.support.processes.pools import serving
 from tests.support.samples import update as make_update
 from tests.support.scripts.replies import HOUR
-from tests.support.servers.clusters import running_cluster
 from tests.support.servers.faults import (
     Proxy,
     certificate,
@@ -39,6 +38,7 @@ from tests.support.servers.faults import (
     short_directory,
     tls_server_context,
 )
+from tests.support.servers.sets.clusters import running_cluster
 
 pytestmark = pytest.mark.server
 

@@ -22,8 +22,8 @@ from redis_state.worker import AgentWorker, TaskContext
 from redis_state.worker.queue.jobs.job import Job
 from redis_state.worker.queue.queue import Queue
 from tests.support.processes.pools import serving
-from tests.support.servers.clusters import running_cluster
-from tests.support.servers.nodes import keys_like
+from tests.support.servers.sets.clusters import running_cluster
+from tests.support.servers.sets.nodes import keys_like
 
 pytestmark = pytest.mark.server
 KEYS = Keys("t")

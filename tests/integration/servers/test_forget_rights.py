@@ -19,8 +19,8 @@ from redis_state.transport.cluster.slots import SlotMap, slot_of
 from redis_state.transport.connections.address import Address
 from redis_state.worker import TaskClient
 from tests.support.erasure import fill, left_over, nothing_is_left
-from tests.support.servers.clusters import Cluster, running_cluster
 from tests.support.servers.faults import sender_to
+from tests.support.servers.sets.clusters import Cluster, running_cluster
 
 pytestmark = pytest.mark.server
 PASSWORD = "s3cret"

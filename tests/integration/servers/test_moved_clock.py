@@ -18,8 +18,8 @@ from redis_state.testing import eventually
 from redis_state.worker import Rate, TaskClient, TaskContext
 from tests.support.processes.pools import key_of_queue, pool, queue_of
 from tests.support.scripts.replies import ask, clock_ms
+from tests.support.servers.changes.moved_clock import MovedClockServer, compiler
 from tests.support.servers.faults import short_directory
-from tests.support.servers.moved_clock import MovedClockServer, compiler
 
 pytestmark = [
     pytest.mark.worker,

@@ -16,8 +16,8 @@ from redis_state.testing import eventually
 from tests.support.samples import update as make_update
 from tests.support.servers.choice import on_path
 from tests.support.servers.faults import certificate
-from tests.support.servers.load import load, tasks
-from tests.support.servers.sentinels import SERVICE, SentinelSet, running_sentinels
+from tests.support.servers.sets.load import load, tasks
+from tests.support.servers.sets.sentinels import SERVICE, SentinelSet, running_sentinels
 
 WRITERS = 24
 PASSWORD = "s3cret"

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from redis_state import RedisStateStore, Settings
-from tests.support.servers.dying_links import over_tls, while_links_die
+from tests.support.servers.proxies.dying_links import over_tls, while_links_die
 
 CALLERS = 40
 # A full chunk, and one that is not.

@@ -24,8 +24,8 @@ from redis_state.stores.memory.kv import SessionKV
 from redis_state.testing import eventually
 from tests.processes.stores.use_session import OWNER
 from tests.support.samples import admin, changed, keys_of
-from tests.support.servers.command_proxy import CommandProxy
 from tests.support.servers.faults import run_processes, start_process
+from tests.support.servers.proxies.command_proxy import CommandProxy
 from tests.support.sizes import sizes
 
 DAY_MS = 24 * 3_600_000

@@ -10,7 +10,7 @@ from pydantic import SecretStr
 from redis_state import RedisStateStore, Settings
 from redis_state.models.streams import BEGINNING, ProducerBatch
 from tests.support.payloads import KEYS
-from tests.support.servers.dying_links import over_tls, while_links_die
+from tests.support.servers.proxies.dying_links import over_tls, while_links_die
 
 PRODUCERS, BATCHES = 40, 8
 TEXT = "text/plain"

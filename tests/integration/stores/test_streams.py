@@ -38,9 +38,9 @@ from redis_state.testing import eventually
 from tests.support.payloads import KEYS, dump, opened
 from tests.support.processes import children
 from tests.support.samples import changed
-from tests.support.servers.command_proxy import CommandProxy
+from tests.support.servers.changes.rollback import OwnServer, rolling_back
 from tests.support.servers.faults import short_directory, start_process
-from tests.support.servers.rollback import OwnServer, rolling_back
+from tests.support.servers.proxies.command_proxy import CommandProxy
 
 TEXT = "text/plain"
 

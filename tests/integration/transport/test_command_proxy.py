@@ -13,8 +13,8 @@ from redis_state import OutcomeUnknown, Settings
 from redis_state.testing import eventually
 from redis_state.transport.sending.sender import Sender
 from tests.support.samples import changed, update
-from tests.support.servers.command_proxy import OOM, CommandProxy
 from tests.support.servers.faults import sender_to
+from tests.support.servers.proxies.command_proxy import OOM, CommandProxy
 
 pytestmark = pytest.mark.role("any", why="it sends SET")
 KEYS = ("one", "two", "three")

@@ -14,7 +14,7 @@ from redis_state.testing import eventually
 from redis_state.transport.sending.sender import Sender
 from redis_state.transport.wire.resp import prepare
 from redis_state.transport.wire.script import Script
-from tests.integration.transport.test_shared_commands import each_of
+from tests.integration.transport.sending.test_shared_commands import each_of
 from tests.integration.transport.test_subscriber import heard, subscriber_to
 from tests.support.servers.faults import Proxy, sender_to
 

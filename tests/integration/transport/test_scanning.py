@@ -13,8 +13,8 @@ from redis_state import RedisStateStore, Settings
 from redis_state.migration.namespace import ServerNamespace
 from redis_state.settings import make_settings
 from redis_state.transport.commands import Commands
+from tests.support.servers.changes.rollback import Rollback, rolling_back
 from tests.support.servers.faults import Proxy
-from tests.support.servers.rollback import Rollback, rolling_back
 
 pytestmark = pytest.mark.server
 COUNT, NAMESPACE = 10_000, "walked"

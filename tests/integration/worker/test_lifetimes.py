@@ -13,7 +13,7 @@ from redis_state import RedisStateStore, Settings
 from redis_state.models import SteeringEventType, TaskStatus
 from redis_state.worker import TaskContext
 from tests.support.processes.pools import SESSION, becomes, open_token, pool
-from tests.support.servers.nodes import keys_like
+from tests.support.servers.sets.nodes import keys_like
 
 _ENDED = timedelta(minutes=10)
 

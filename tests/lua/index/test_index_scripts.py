@@ -7,7 +7,7 @@ from typing import Any
 from redis_state.scripts import IndexedTask, Reply, ReplyCode, Scripts
 from redis_state.transport.keys import Keys
 from tests.support.scripts.replies import HOUR, ask, clock_ms, clock_passes, lives, no, ok
-from tests.support.tasks.earlier_index import earlier_index
+from tests.support.tasks.index.earlier_index import earlier_index
 
 LETTERS = "prwcfx"
 ODD = [

@@ -17,7 +17,7 @@ from tests.support.scripts.replies import (
     ok,
 )
 from tests.support.scripts.tasks import epoch_of
-from tests.support.servers.nodes import ask_each
+from tests.support.servers.sets.nodes import ask_each
 
 
 async def test_rows_are_numbered_once_and_all_keys_have_a_lifetime(

@@ -26,7 +26,7 @@ from redis_state.testing import leaked_keys
 from redis_state.worker.tasks.move_parts import watch_entry
 from tests.processes.deaths.dying import COUNTED, Death, die_at_each_trip, fork, join, uncounted
 from tests.support.processes.pools import SESSION
-from tests.support.tasks.archives import (
+from tests.support.tasks.archived.archives import (
     all_due,
     archive_all,
     archived,

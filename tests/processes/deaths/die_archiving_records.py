@@ -18,7 +18,7 @@ from redis_state.archive import open_archive
 from redis_state.testing import leaked_keys
 from tests.processes.deaths.die_archiving import ArchiverDeath
 from tests.processes.deaths.dying import COUNTED, die_at_each_trip
-from tests.support.tasks.archived_records import archive_records, problems_of, save_records
+from tests.support.tasks.archived.archived_records import archive_records, problems_of, save_records
 
 
 @dataclass

@@ -17,7 +17,7 @@ from redis_state import RedisStateStore, Settings
 from redis_state.testing import leaked_keys
 from tests.processes.deaths.die_archiving import ArchiverDeath
 from tests.processes.deaths.dying import COUNTED, die_at_each_trip
-from tests.support.tasks.saved_tasks import archive_saved, problems_of_saved, save_and_end
+from tests.support.tasks.archived.saved_tasks import archive_saved, problems_of_saved, save_and_end
 
 
 @dataclass

@@ -32,7 +32,7 @@ from redis_state.archive.parquet import calls
 from redis_state.archive.parquet.files.objects import FolderObjects
 from redis_state.archive.queries import ArchiveQuery
 from tests.processes.deaths.dying import COUNTED, Death, die_at_each_trip, fork, join
-from tests.support.tasks.archived_tasks import sample_task
+from tests.support.tasks.archived.archived_tasks import sample_task
 
 # Its types are of little use here.
 reading: Any = import_module("pyarrow.parquet")

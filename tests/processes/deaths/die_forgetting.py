@@ -22,7 +22,7 @@ from tests.processes.deaths.die_archiving import ArchiverDeath
 from tests.processes.deaths.dying import COUNTED, die_at_each_trip, fork, join
 from tests.support.erasure import fill, left_over
 from tests.support.processes.pools import client_of
-from tests.support.tasks.archives import archive_all
+from tests.support.tasks.archived.archives import archive_all
 
 GONE = "gone-for-ever"
 

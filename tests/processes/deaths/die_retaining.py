@@ -19,7 +19,7 @@ from redis_state.models.tasks import utc_now
 from redis_state.testing import leaked_keys
 from tests.processes.deaths.die_archiving import ArchiverDeath
 from tests.processes.deaths.dying import COUNTED, die_at_each_trip, fork, join
-from tests.support.tasks.retained import RETENTION, Retained, next_round
+from tests.support.tasks.archived.retained import RETENTION, Retained, next_round
 
 
 @dataclass

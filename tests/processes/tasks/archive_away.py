@@ -14,7 +14,7 @@ from redis_state.archive import open_archive
 from redis_state.archive.copying.archiver import Archiver
 from redis_state.archive.waiting import ArchiveList
 from tests.support.processes.pools import SESSION
-from tests.support.tasks.archives import all_due, let_expire
+from tests.support.tasks.archived.archives import all_due, let_expire
 from tests.support.tasks.crash_states import send
 
 

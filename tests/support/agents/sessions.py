@@ -22,7 +22,7 @@ from redis_state.agents import (
     ToolExecution,
     Usage,
 )
-from tests.support.servers.nodes import ask_each
+from tests.support.servers.sets.nodes import ask_each
 
 # Dates differ from run to run; nothing else does.
 DATES = frozenset(

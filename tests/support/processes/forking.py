@@ -71,7 +71,7 @@ _PRELOADED = (
     "cryptography.fernet",
     "tests.support.processes.pools",
     "tests.support.servers.faults",
-    "tests.support.servers.nodes",
+    "tests.support.servers.sets.nodes",
 )
 # Types of which pydantic-ai makes itself a schema when it first records such a value.
 _RECORDED = ("ModelResponse", "StreamedModelRequestResult", "CallToolResult")

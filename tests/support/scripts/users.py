@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from redis_state.scripts import Scripts
 from redis_state.transport.keys import Keys
-from tests.support.servers.nodes import ask_each
+from tests.support.servers.sets.nodes import ask_each
 
 
 @asynccontextmanager

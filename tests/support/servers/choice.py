@@ -213,7 +213,7 @@ def _start_with_users(binary: Path) -> TestServer:
 
 def _start_cluster() -> TestServer:
     # It needs what stands here.
-    from tests.support.servers.clusters import running_cluster  # noqa: PLC0415
+    from tests.support.servers.sets.clusters import running_cluster  # noqa: PLC0415
 
     runner = asyncio.Runner()
     context = running_cluster()

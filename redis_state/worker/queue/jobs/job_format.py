@@ -1,6 +1,7 @@
 """How arq writes a job: what its own workers read, and what it costs to stay readable for them.
 
-The queue's scripts add to what a job states since when it waits, see `lua/lib/queue/job_since.lua`.
+The queue's scripts add to what a job states since when it waits:
+`lua/lib/queue/jobs/job_since.lua`.
 """
 
 from __future__ import annotations

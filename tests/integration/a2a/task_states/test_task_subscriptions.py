@@ -20,7 +20,7 @@ from redis_state.integrations.embabel.task_state_manager import (
 )
 from tests.processes.a2a.keep_task_states import chunk, status
 from tests.support.a2a.task_states import hear, names
-from tests.support.servers.rollback import rolling_back
+from tests.support.servers.changes.rollback import rolling_back
 
 
 async def test_nobody_needs_to_listen_for_an_event_to_be_recorded(

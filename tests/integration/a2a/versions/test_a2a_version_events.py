@@ -41,8 +41,8 @@ from tests.support.a2a.tasks import (
     task,
 )
 from tests.support.a2a.versions import ME, MISSING, hear, names, read, save
+from tests.support.servers.changes.rollback import rolling_back
 from tests.support.servers.faults import Proxy
-from tests.support.servers.rollback import rolling_back
 
 
 async def test_events_are_told_from_any_version_on(

@@ -21,7 +21,7 @@ from tests.support.processes.pools import (
     SESSION,
     pool,
 )
-from tests.support.servers.nodes import subscribers
+from tests.support.servers.sets.nodes import subscribers
 from tests.support.tasks.bookings import ONCE, Bookings, book, fail, notices
 from tests.support.tasks.runs import TASK, begin_again, run_once
 

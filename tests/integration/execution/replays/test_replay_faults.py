@@ -17,8 +17,8 @@ from redis_state.models import SteeringEvent, SteeringEventType, TaskStatus, Upd
 from redis_state.testing import eventually
 from redis_state.worker import TaskContext
 from tests.support.processes.pools import SESSION, client_of
+from tests.support.servers.changes.rollback import rolling_back
 from tests.support.servers.faults import Proxy
-from tests.support.servers.rollback import rolling_back
 from tests.support.tasks.runs import TASK, begin_again, make, run_once
 
 

@@ -20,7 +20,7 @@ from redis_state.worker.tasks.waitpoints.pause_tokens import token_member
 from tests.support.processes.pools import SESSION, client_of, pool
 from tests.support.scripts.keys import pause_list_keys
 from tests.support.scripts.replies import ask, clock_ms, fields
-from tests.support.servers.nodes import ask_each
+from tests.support.servers.sets.nodes import ask_each
 from tests.support.sizes import sizes
 
 FAR_MS = 3_600_000

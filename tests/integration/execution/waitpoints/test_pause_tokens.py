@@ -28,7 +28,7 @@ from tests.support.processes.pools import (
     open_token,
     pool,
 )
-from tests.support.servers.nodes import ask_beside, keys_like
+from tests.support.servers.sets.nodes import ask_beside, keys_like
 from tests.support.tasks.waitpoints import ask, task_of
 
 

@@ -26,7 +26,7 @@ from redis_state.worker import RetryPolicy, TaskClient, TaskContext, retried
 from tests.support.chat.ag_ui import AgUiClient, run_input
 from tests.support.chat.served import over_http, served
 from tests.support.processes.pools import client_of
-from tests.support.servers.rollback import rolling_back
+from tests.support.servers.changes.rollback import rolling_back
 
 
 async def boss(ctx: TaskContext) -> Any:

@@ -23,8 +23,8 @@ from redis_state.worker import TaskContext
 from tests.support.chat.ag_ui import AgUiClient, run_input
 from tests.support.chat.served import over_http, served
 from tests.support.processes.pools import agent, client_of, queue_of, serving
+from tests.support.servers.changes.rollback import rolling_back
 from tests.support.servers.faults import Proxy, certificate, tls_server_context
-from tests.support.servers.rollback import rolling_back
 
 PIECES = 12
 READERS = 40

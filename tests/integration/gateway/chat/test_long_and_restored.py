@@ -27,7 +27,7 @@ from tests.support.chat.ag_ui import AgUiClient, run_input
 from tests.support.http.asgi_servers import PLAIN, serving_asgi
 from tests.support.http.gateway import Served, caller, paused, tokens
 from tests.support.processes.pools import agent, client_of, queue_of, serving
-from tests.support.servers.rollback import rolling_back
+from tests.support.servers.changes.rollback import rolling_back
 
 LONG = "x" * 2_000
 ASKED = ["tool-input-start", "tool-input-available", "tool-approval-request"]

@@ -13,7 +13,7 @@ from redis_state import RedisStateStore, Settings
 from redis_state.gateway.streaming.hub import Hub
 from redis_state.models import StateUpdate, UpdateType
 from tests.support.http.event_streams import Events
-from tests.support.servers.dying_links import over_tls, while_links_die
+from tests.support.servers.proxies.dying_links import over_tls, while_links_die
 
 CLIENTS, ROWS = 40, 60
 

@@ -12,7 +12,7 @@ from redis_state.scripts import LogLimits
 from redis_state.testing import eventually
 from tests.support.http.event_streams import Event, Events
 from tests.support.samples import changed
-from tests.support.servers.nodes import ask_each
+from tests.support.servers.sets.nodes import ask_each
 
 SESSION = "s {1}%\n"
 

@@ -17,7 +17,7 @@ from redis_state.scripts import Scripts
 from redis_state.testing import eventually
 from tests.support.http.event_streams import EventParser
 from tests.support.scripts.models import explore
-from tests.support.servers.nodes import ask_each
+from tests.support.servers.sets.nodes import ask_each
 
 KEPT, FRAMES = 12, 6
 NAMES = [

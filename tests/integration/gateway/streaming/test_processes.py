@@ -25,9 +25,9 @@ from tests.support.http.asgi_servers import SocketClient
 from tests.support.http.gateway import SECRET, tokens
 from tests.support.processes import children
 from tests.support.processes.forkserver import ForkedProcess
+from tests.support.servers.changes.rollback import OwnServer
 from tests.support.servers.faults import short_directory, start_process
 from tests.support.servers.ports import free_port
-from tests.support.servers.rollback import OwnServer
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow]
 

@@ -30,7 +30,7 @@ from redis_state.testing import eventually
 from tests.support.http.asgi_servers import PLAIN, serving_asgi
 from tests.support.http.event_streams import EventParser
 from tests.support.http.gateway import tokens
-from tests.support.servers.dying_links import over_tls, while_links_die
+from tests.support.servers.proxies.dying_links import over_tls, while_links_die
 
 OF_A_KIND, SESSIONS, ROWS = 8, 4, 60
 PATIENCE_S = 240.0

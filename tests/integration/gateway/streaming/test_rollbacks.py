@@ -10,7 +10,7 @@ from redis_state import RedisStateStore
 from redis_state.gateway.streaming.hub import Hub
 from tests.support.http.event_streams import Event, Events
 from tests.support.samples import update
-from tests.support.servers.rollback import rolling_back
+from tests.support.servers.changes.rollback import rolling_back
 
 READ = 10
 

@@ -29,7 +29,7 @@ from redis_state.integrations.langgraph.threads.stored.rows import Rows
 from redis_state.transport.keys import GRAPH_SHARDS
 from tests.support.agents.checkpoints import listed, put
 from tests.support.agents.graphs import config_of, counting
-from tests.support.servers.nodes import sent_so_far
+from tests.support.servers.sets.nodes import sent_so_far
 
 ODD = [
     "",

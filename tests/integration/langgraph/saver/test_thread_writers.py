@@ -27,7 +27,7 @@ from tests.support.agents.checkpoints import listed, put
 from tests.support.agents.graphs import config_of, counting
 from tests.support.processes import forkserver
 from tests.support.samples import changed
-from tests.support.servers.command_proxy import CommandProxy
+from tests.support.servers.proxies.command_proxy import CommandProxy
 
 
 async def test_a_claimed_thread_has_one_writer(store: RedisStateStore, settings: Settings) -> None:

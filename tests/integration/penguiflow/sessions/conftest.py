@@ -9,7 +9,7 @@ import pytest
 
 from redis_state import Settings
 from tests.support.penguiflow.sessions import make_store
-from tests.support.servers.command_proxy import CommandProxy
+from tests.support.servers.proxies.command_proxy import CommandProxy
 
 
 @pytest.fixture

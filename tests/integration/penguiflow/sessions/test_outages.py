@@ -20,7 +20,7 @@ from redis_state.integrations.penguiflow.durable.registry import LEFT
 from redis_state.integrations.penguiflow.sessions import open_session
 from redis_state.testing import eventually
 from tests.support.penguiflow.sessions import make_store
-from tests.support.servers.command_proxy import OOM, CommandProxy
+from tests.support.servers.proxies.command_proxy import OOM, CommandProxy
 
 LEASE_S = 0.6
 

@@ -33,8 +33,8 @@ from redis_state import InvalidField, OutcomeUnknown, Settings
 from redis_state.integrations.penguiflow.sessions import WatchedStore, following, open_session
 from redis_state.testing import eventually
 from tests.support.penguiflow.sessions import make_store
-from tests.support.servers.command_proxy import CommandProxy
 from tests.support.servers.faults import Proxy
+from tests.support.servers.proxies.command_proxy import CommandProxy
 
 NUMBERS = itertools.count()
 

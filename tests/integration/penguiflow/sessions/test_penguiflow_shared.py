@@ -38,8 +38,8 @@ from redis_state.testing import eventually
 from tests.support.penguiflow.sessions import make_store
 from tests.support.processes import children
 from tests.support.scripts.replies import clock_ms, clock_passes
-from tests.support.servers.command_proxy import CommandProxy
 from tests.support.servers.faults import Proxy, start_process
+from tests.support.servers.proxies.command_proxy import CommandProxy
 
 LEASE_S = 0.6
 CREW = [f"task-{number}" for number in range(8)]

@@ -19,9 +19,9 @@ from redis_state.transport.keys import Keys
 from redis_state.transport.transport import Transport
 from tests.support.samples import update as make_update
 from tests.support.servers.choice import on_path
-from tests.support.servers.clusters import Cluster, running_cluster, tag_in
 from tests.support.servers.faults import Proxy, certificate
-from tests.support.servers.load import load, tasks
+from tests.support.servers.sets.clusters import Cluster, running_cluster, tag_in
+from tests.support.servers.sets.load import load, tasks
 from tests.support.sizes import sizes
 from tests.support.timing import LONG_S
 

@@ -25,8 +25,8 @@ from redis_state.transport.cluster.slots import SLOTS, read_slot_map, slot_of
 from redis_state.transport.connections.address import Address, Endpoint
 from redis_state.transport.sending.batch import Call
 from redis_state.transport.transport import Transport
-from tests.support.servers.clusters import Cluster, running_cluster, tag_in
 from tests.support.servers.faults import Proxy
+from tests.support.servers.sets.clusters import Cluster, running_cluster, tag_in
 
 pytestmark = pytest.mark.server
 KEY = "{moved}list"

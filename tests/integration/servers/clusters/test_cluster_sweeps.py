@@ -18,7 +18,7 @@ from redis_state.transport.cluster.slots import slot_of
 from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker.tasks.move_parts import watch_entry
 from tests.support.processes.pools import key_of_queue, queued
-from tests.support.servers.clusters import Cluster, running_cluster
+from tests.support.servers.sets.clusters import Cluster, running_cluster
 from tests.support.tasks.crash_states import close_queues, make_due, submitted, sweeper_of
 
 pytestmark = pytest.mark.server

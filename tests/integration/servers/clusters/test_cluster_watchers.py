@@ -16,7 +16,7 @@ from redis_state.transport.cluster.slots import slot_of
 from redis_state.transport.cluster.subscriber import ClusterSubscriber
 from redis_state.transport.keys import Keys
 from tests.support.samples import update as make_update
-from tests.support.servers.clusters import Cluster, running_cluster, tag_in
+from tests.support.servers.sets.clusters import Cluster, running_cluster, tag_in
 from tests.support.timing import LONG_S
 
 pytestmark = pytest.mark.server

@@ -16,7 +16,7 @@ from redis_state.transport.transport import Transport
 from tests.support.script_calls import CALLS
 from tests.support.scripts.logs import append, rows_of
 from tests.support.scripts.replies import ask
-from tests.support.servers.clusters import running_cluster
+from tests.support.servers.sets.clusters import running_cluster
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from redis_state.settings import Credentials, make_settings
 from redis_state.testing import eventually
 from redis_state.transport.connections import login
 from tests.support.samples import update as make_update
-from tests.support.servers.credentials import (
+from tests.support.servers.changes.credentials import (
     USER,
     Vault,
     rotating_server,

@@ -14,8 +14,7 @@ from redis_state.settings import Credentials
 from redis_state.testing import eventually
 from redis_state.transport.connections.login import login_of
 from tests.support.samples import update as make_update
-from tests.support.servers.clusters import running_cluster
-from tests.support.servers.credentials import (
+from tests.support.servers.changes.credentials import (
     USER,
     VALID_S,
     Report,
@@ -28,8 +27,9 @@ from tests.support.servers.faults import (
     certificate,
     tls_server_context,
 )
-from tests.support.servers.load import load, tasks
-from tests.support.servers.sentinels import running_sentinels
+from tests.support.servers.sets.clusters import running_cluster
+from tests.support.servers.sets.load import load, tasks
+from tests.support.servers.sets.sentinels import running_sentinels
 from tests.support.sizes import sizes
 
 WRITERS = 24

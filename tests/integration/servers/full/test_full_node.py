@@ -19,7 +19,7 @@ from redis_state.worker import TaskContext
 from redis_state.worker.tasks.move_parts import watch_entry
 from tests.support.processes.pools import client_of, key_of_queue, pool, queued
 from tests.support.samples import update
-from tests.support.servers.clusters import Cluster, running_cluster
+from tests.support.servers.sets.clusters import Cluster, running_cluster
 from tests.support.tasks.crash_states import (
     close_queues,
     entry_in_ms,

@@ -32,8 +32,8 @@ from tests.support.samples import event, steering
 from tests.support.scripts.replies import clock_ms, clock_passes
 from tests.support.servers.faults import run_server, short_directory
 from tests.support.servers.postgres import OwnPostgres
-from tests.support.tasks.archived_records import records_due
-from tests.support.tasks.archives import all_due, archived, due, ended, expected
+from tests.support.tasks.archived.archived_records import records_due
+from tests.support.tasks.archived.archives import all_due, archived, due, ended, expected
 from tests.support.tasks.crash_states import (
     close_queues,
     entry_in_ms,

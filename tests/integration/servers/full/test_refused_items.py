@@ -16,7 +16,7 @@ from redis_state.worker.tasks.histories import read_history
 from tests.integration.servers.full.test_refused_writes import lose_the_disk
 from tests.support.processes.pools import SESSION
 from tests.support.servers.faults import run_server, sender_to, short_directory
-from tests.support.tasks.archives import ended
+from tests.support.tasks.archived.archives import ended
 from tests.support.tasks.crash_states import send
 
 

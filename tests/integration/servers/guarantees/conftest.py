@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from tests.support.servers.rollback import Replicas, replicas
+from tests.support.servers.changes.rollback import Replicas, replicas
 
 
 @pytest.fixture

@@ -17,15 +17,15 @@ from redis_state.testing import eventually
 from redis_state.transport.sending.sender import Sender
 from tests.support.samples import update as make_update
 from tests.support.scripts.replies import HOUR
+from tests.support.servers.changes.rollback import OwnServer
 from tests.support.servers.faults import (
     sender_to,
     short_directory,
 )
-from tests.support.servers.guarantees import (
+from tests.support.servers.sets.guarantees import (
     commands,
     own_server,
 )
-from tests.support.servers.rollback import OwnServer
 from tests.support.timing import LONG_S
 
 ALWAYS = ("--appendonly", "yes", "--appendfsync", "always")

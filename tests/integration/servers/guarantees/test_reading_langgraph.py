@@ -16,8 +16,8 @@ from redis_state import RedisStateStore
 from redis_state.integrations.langgraph import RedisSaver, RedisStore
 from redis_state.transport.keys import GRAPH_SHARDS
 from tests.support.agents.checkpoints import listed, put
-from tests.support.servers.guarantees import late, settings_of
-from tests.support.servers.rollback import Replicas
+from tests.support.servers.changes.rollback import Replicas
+from tests.support.servers.sets.guarantees import late, settings_of
 from tests.support.tasks.crash_states import send
 from tests.support.timing import LONG_S
 

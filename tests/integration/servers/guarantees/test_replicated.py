@@ -12,10 +12,11 @@ from redis_state.settings import make_settings
 from redis_state.testing import eventually
 from redis_state.transport.keys import Keys
 from tests.support.samples import update as make_update
+from tests.support.servers.changes.rollback import Replicas
 from tests.support.servers.faults import (
     sender_to,
 )
-from tests.support.servers.guarantees import (
+from tests.support.servers.sets.guarantees import (
     SHORT_S,
     WRITERS,
     commands,
@@ -24,8 +25,7 @@ from tests.support.servers.guarantees import (
     own_server,
     settings_of,
 )
-from tests.support.servers.load import Load, load
-from tests.support.servers.rollback import Replicas
+from tests.support.servers.sets.load import Load, load
 from tests.support.timing import LONG_S
 
 

@@ -15,22 +15,22 @@ from redis_state.transport.cluster.slots import SLOTS, slot_of
 from redis_state.transport.keys import Keys
 from redis_state.transport.sending.guarantee import PLACELESS_S
 from tests.support.samples import update as make_update
-from tests.support.servers.clusters import Cluster, running_cluster
+from tests.support.servers.changes.rollback import Replicas
 from tests.support.servers.faults import (
     Proxy,
     certificate,
     tls_server_context,
 )
-from tests.support.servers.guarantees import (
+from tests.support.servers.sets.clusters import Cluster, running_cluster
+from tests.support.servers.sets.guarantees import (
     SHORT_S,
     WRITERS,
     commands,
     late,
     settings_of,
 )
-from tests.support.servers.load import load
-from tests.support.servers.rollback import Replicas
-from tests.support.servers.sentinels import running_sentinels
+from tests.support.servers.sets.load import load
+from tests.support.servers.sets.sentinels import running_sentinels
 from tests.support.timing import LONG_S
 
 

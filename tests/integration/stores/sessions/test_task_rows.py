@@ -11,8 +11,8 @@ from pydantic import SecretStr
 from redis_state import CursorGap, RedisStateStore, Settings
 from redis_state.models import StateUpdate
 from tests.support.samples import changed, update
+from tests.support.servers.changes.rollback import Kept, Rollback
 from tests.support.servers.faults import Proxy, certificate, short_directory, tls_server_context
-from tests.support.servers.rollback import Kept, Rollback
 from tests.support.timing import LONG_S
 
 _CALLERS, _EACH = 40, 60

@@ -33,10 +33,10 @@ from tests.support.processes.pools import (
     pool,
 )
 from tests.support.scripts.replies import HOUR
-from tests.support.servers.nodes import sent_so_far
+from tests.support.servers.sets.nodes import sent_so_far
 from tests.support.sizes import sizes
 from tests.support.tasks.crash_states import make_due, send, started, submitted, sweeper_of
-from tests.support.tasks.indexed import fill
+from tests.support.tasks.index.indexed import fill
 
 ODD = ["", "s", "a\x00b", "a\x01", "{x}:*", "\ud800", "é" * 80]
 

@@ -28,11 +28,11 @@ from redis_state.worker.tasks.operate.reopen import Reopening
 from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.processes.pools import SESSION, client_of, found_are, pool
 from tests.support.scripts.replies import HOUR
-from tests.support.servers.nodes import sent_so_far
+from tests.support.servers.sets.nodes import sent_so_far
 from tests.support.sizes import sizes
 from tests.support.tasks.crash_states import make_due, send, started, submitted, sweeper_of
-from tests.support.tasks.earlier_index import earlier_index
-from tests.support.tasks.indexed import fill
+from tests.support.tasks.index.earlier_index import earlier_index
+from tests.support.tasks.index.indexed import fill
 from tests.support.tasks.work import Work
 
 LONG_AGO = datetime(2001, 1, 1, tzinfo=UTC)

@@ -15,7 +15,7 @@ from redis_state.errors import BackendUnavailable
 from redis_state.worker import TaskContext
 from redis_state.worker.queue.jobs.job import Job
 from redis_state.worker.queue.queue import Queue
-from tests.integration.transport.test_failover import Pair, a_pair
+from tests.integration.transport.connections.test_failover import Pair, a_pair
 from tests.support.processes.pools import SESSION, pool, queue_of
 from tests.support.timing import spending
 

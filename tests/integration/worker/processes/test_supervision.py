@@ -36,7 +36,7 @@ from tests.support.processes.pools import (
 )
 from tests.support.processes.worker_processes import begin, stop, worker_process
 from tests.support.servers.faults import Proxy, certificate, tls_server_context
-from tests.support.servers.nodes import ask_each
+from tests.support.servers.sets.nodes import ask_each
 from tests.support.sizes import sizes
 from tests.support.timing import LONG_S
 

@@ -32,7 +32,7 @@ from redis_state.testing import eventually
 from redis_state.worker import Handler, OpenPause, Rate, TaskClient, TaskContext
 from tests.support.payloads import KEYS
 from tests.support.processes.pools import pool
-from tests.support.servers.dying_links import over_tls, while_links_die
+from tests.support.servers.proxies.dying_links import over_tls, while_links_die
 from tests.support.tasks.schedules import hourly
 
 T = TypeVar("T")

@@ -29,7 +29,7 @@ from tests.support.processes.pools import (
     steered_before,
 )
 from tests.support.samples import changed
-from tests.support.servers.command_proxy import CommandProxy
+from tests.support.servers.proxies.command_proxy import CommandProxy
 
 pytestmark = pytest.mark.worker
 

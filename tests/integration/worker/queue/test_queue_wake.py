@@ -28,7 +28,7 @@ from tests.support.processes.pools import (
     queued,
     serving,
 )
-from tests.support.servers.nodes import ask_each, subscribers
+from tests.support.servers.sets.nodes import ask_each, subscribers
 
 pytestmark = pytest.mark.worker
 

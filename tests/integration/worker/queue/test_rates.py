@@ -25,8 +25,8 @@ from tests.support.processes import children
 from tests.support.processes.pools import SESSION, becomes, pool
 from tests.support.processes.worker_processes import stop
 from tests.support.scripts.replies import HOUR
+from tests.support.servers.changes.rollback import rolling_back
 from tests.support.servers.faults import start_process
-from tests.support.servers.rollback import rolling_back
 
 pytestmark = pytest.mark.worker
 

@@ -17,7 +17,7 @@ from redis_state.worker.queue.queue import Queue
 from tests.support.processes.pools import SESSION, agent, client_of, queue_of, serving
 from tests.support.samples import changed
 from tests.support.scripts.replies import clock_ms
-from tests.support.servers.command_proxy import CommandProxy
+from tests.support.servers.proxies.command_proxy import CommandProxy
 
 pytestmark = pytest.mark.worker
 

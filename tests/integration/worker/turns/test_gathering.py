@@ -22,7 +22,7 @@ from redis_state.worker.tasks.submitting.gathering import MOST_ITEM_BYTES
 from tests.support.processes.pools import SESSION, becomes, client_of, pool, queue_of
 from tests.support.samples import changed
 from tests.support.scripts.replies import ask, clock_ms, clock_passes
-from tests.support.servers.command_proxy import OOM, CommandProxy
+from tests.support.servers.proxies.command_proxy import OOM, CommandProxy
 
 pytestmark = pytest.mark.worker
 

@@ -24,8 +24,8 @@ from tests.processes.deaths.die_gathering import PHASES
 from tests.support.processes import children
 from tests.support.processes.pools import SESSION, becomes, client_of, pool, queue_of
 from tests.support.processes.worker_processes import stop, worker_process
-from tests.support.servers.clusters import running_cluster
 from tests.support.servers.faults import run_processes, start_process
+from tests.support.servers.sets.clusters import running_cluster
 
 pytestmark = pytest.mark.slow
 

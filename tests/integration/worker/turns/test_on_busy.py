@@ -34,7 +34,7 @@ from tests.support.processes.pools import (
     updates_of,
 )
 from tests.support.samples import changed
-from tests.support.servers.command_proxy import OOM, CommandProxy
+from tests.support.servers.proxies.command_proxy import OOM, CommandProxy
 from tests.support.tasks.crash_states import send, sweeper_of
 
 pytestmark = pytest.mark.worker

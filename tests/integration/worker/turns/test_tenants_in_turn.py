@@ -18,7 +18,7 @@ from redis_state.testing import eventually
 from redis_state.worker import TaskClient, TaskContext
 from tests.support.processes.pools import becomes, client_of, pool, queue_of
 from tests.support.processes.worker_processes import stop, worker_process
-from tests.support.servers.rollback import rolling_back
+from tests.support.servers.changes.rollback import rolling_back
 
 pytestmark = pytest.mark.worker
 

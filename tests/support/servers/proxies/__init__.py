@@ -1,0 +1,1 @@
+"""What stands between a client and a server: proxies that cut, die, share or encrypt."""
