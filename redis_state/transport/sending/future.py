@@ -45,6 +45,9 @@ class EagerFuture(asyncio.Future[Any]):
         except BaseException as error:  # noqa: BLE001 - as the loop has it; a task's own stays in it
             reported = {"message": "a callback failed", "exception": error, "future": self}
             self.get_loop().call_exception_handler(reported)
+        finally:
+            # The frames of an error that has ended it refer back to this one.
+            del waiter
 
     def set_result(self, result: Any, /) -> None:
         """Set the result. Waiters continue in the next turn."""
