@@ -101,8 +101,9 @@ def project(tmp_path: Path) -> Path:
 
 def run(project: Path, *command: str) -> str:
     """Run a command in the copy, which its Python imports, and return what it printed."""
-    # A worker of xdist would have its tests take theirs for its own.
-    environment = {name: each for name, each in os.environ.items() if not name.startswith("PYTEST")}
+    # A worker of xdist, and what forks its processes, are this suite's, not that of the copy.
+    own = ("PYTEST", "REDIS_STATE_TEST_FORKS")
+    environment = {name: each for name, each in os.environ.items() if not name.startswith(own)}
     ran = children.run(
         command,
         cwd=project,

@@ -58,7 +58,7 @@ class NameScope:
     def let_go(self) -> None:
         """Forget who has called: an asyncio task that failed refers back to the run by its error.
 
-        After the run only. Every later caller is another one, and finds that the run is over.
+        After the run only. Every later caller is another one, and finds that the run has ended.
         """
         self.home = ENDED
         self._callers.clear()
