@@ -119,8 +119,12 @@ async def test_a_start_that_the_index_missed_is_listed_also_if_the_clock_was_set
         lease = store.tasks.keys(SESSION, task).lease
         await send(store, "HSET", lease, "epoch", ahead_ms)
         lost: list[str] = []
+
+        def lose(_: object, __: str, task_id: str, *___: object, **____: object) -> None:
+            lost.append(task_id)
+
         with monkeypatch.context() as patch:
-            patch.setattr(TaskBookkeeping, "record_start", lambda *call, **_: lost.append(call[2]))
+            patch.setattr(TaskBookkeeping, "record_start", lose)
             run = await started(store, task)
         assert lost == [task]
         assert run.held.epoch > ahead_ms

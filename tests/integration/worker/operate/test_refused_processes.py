@@ -63,8 +63,8 @@ async def test_racing_retries_are_refused_and_only_the_parents_reopens_a_child(
             assert await racers[0].wait() == -signal.SIGKILL
             assert admin.contents(settings.namespace) == before
             # They race on while the parent is reopened, which brings its child.
-            action = caller | {"action": "retry", "options": {"idempotency_key": None}}
-            action["options"] |= {"handler": "parent", "status": "CANCELLED"}
+            options = {"idempotency_key": None, "handler": "parent", "status": "CANCELLED"}
+            action = caller | {"action": "retry", "options": options}
             told = await run_processes("operated_worker", [action] * 2)
             assert min(each.get(parent, "gone") for each in told) == "done"
             assert sum(each.get(parent) == "done" for each in told) == 1
