@@ -123,25 +123,15 @@ def _load(collecting: tuple[str, ...]) -> None:
         from tests.support.processes import nursery  # noqa: PLC0415
 
         nursery.collect(collecting)
-        if nursery.is_large():
-            _preload()
-            with suppress(ImportError):
-                commands: Any = import_module("tests.support.commands")
-                commands.prepare()
     else:
-        _preload()
+        for name in (*_PRELOADED, *_commands()):
+            with suppress(ImportError):
+                import_module(name)
+        for make in (_make_schemas_of_pydantic_ai, _make_schemas_of_openai):
+            with suppress(ImportError, AttributeError):
+                make()
     gc.collect()
     gc.freeze()
-
-
-def _preload() -> None:
-    """Import what most processes need, and make what they would make first."""
-    for name in (*_PRELOADED, *_commands()):
-        with suppress(ImportError):
-            import_module(name)
-    for make in (_make_schemas_of_pydantic_ai, _make_schemas_of_openai):
-        with suppress(ImportError, AttributeError):
-            make()
 
 
 def _make_schemas_of_pydantic_ai() -> None:

@@ -18,8 +18,6 @@ import pytest
 
 from tests.support.processes import forkserver
 
-# With so many tests most of what is imported late is needed in each process.
-_LARGE = 2_000
 _STAND_IN = Path(__file__).with_name("stand_in.py")
 
 
@@ -40,12 +38,6 @@ def collect(arguments: Sequence[str]) -> None:
     """Collect the tests that pytest's arguments name, for the processes forked from this one."""
     options = ["-n0", "--collect-only", "-qq", "--junitxml="]
     _collected.status = pytest.main([*arguments, *options], plugins=[_collected])
-
-
-def is_large() -> bool:
-    """Return whether so many tests were collected that each process needs most packages."""
-    root = _collected.session
-    return root is not None and _collected.is_whole and len(root.items) > _LARGE
 
 
 def take_over(session: pytest.Session) -> bool:
