@@ -34,7 +34,8 @@ async def main(argument: dict[str, Any]) -> None:
         queue=argument["queue"],
         name=argument["name"],
         poll_s=0.01,
-        lease_s=1.5,
+        # A busy machine must not lose it, or the other one goes on at once.
+        lease_s=5,
     )
     await worker.serve()
 
